@@ -82,7 +82,7 @@ e2e: setup
 # with its trace, SHRINK=1 without what it fails without. Docs: docs/simulation.md.
 simulation: setup
 	@$(BIN)/python -m tests.simulation.ring
-	@$(if $(SEED),,SEEDS=$(or $(SEEDS),10) $(BIN)/pytest --quiet --deselect tests/simulation/ring/test_ring.py::test_every_promise_is_kept_and_every_rule_needed tests/simulation)
+	@$(if $(SEED),,SEEDS=$(or $(SEEDS),10) $(BIN)/pytest --quiet --numprocesses auto --deselect tests/simulation/ring/test_ring.py::test_every_promise_is_kept_and_every_rule_needed tests/simulation)
 
 fuzz: setup
 	@$(BIN)/python -m tests.fuzz $(or $(SECONDS),60)

@@ -10,7 +10,7 @@ from tailrace_broker.app.allocator import keep_freed_memory
 
 # Of a ring of three, by a module that one broker is asked by as well.
 RING = "ring_"
-RING_MODULES = ("single_event", "ndjson", "ready_made", "rss", "tail")
+RING_MODULES = ("single_event", "ndjson", "ready_made", "produce_to_received", "rss", "tail")
 RING_BROKER_COUNT = 3
 # A module each, imported when it is asked: the last needs PySpark.
 QUESTIONS = (
@@ -33,6 +33,7 @@ QUESTIONS = (
     *(RING + name for name in RING_MODULES),
     "ring_gap",
     "ring_catch_up",
+    "steps",
     "spark_read",
 )
 

@@ -1,13 +1,15 @@
 """What a question loads: one broker, or a ring of three that keeps three copies.
 
-Each request goes to the leader of its partition. CPU and memory are those of all brokers together.
+Each request goes to the leader of its partition, or to any broker, the next one each time. CPU and
+memory are those of all brokers together.
 """
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import cycle
+from typing import Any, NamedTuple
 
 from benchmarks.broker import (
     DATA_DIR,
@@ -83,20 +85,27 @@ class Brokers:
         request_count: int,
         connection_count: int,
         requests_per_s: float | None = None,
+        *,
+        at_any: bool = False,
     ) -> Load:
-        """A load on the produce listeners of all leaders."""
+        """A load on the produce listeners of all leaders; or of all brokers, whoever leads."""
         by_port: dict[int, list[bytes]] = {}
-        for partition, request in requests:
-            leader = self.leader_of(partition)
-            by_port.setdefault(leader.port + PRODUCE_LISTENER, []).append(request)
+        for (partition, request), member in zip(requests, cycle(self.members)):
+            broker = member if at_any else self.leader_of(partition)
+            by_port.setdefault(broker.port + PRODUCE_LISTENER, []).append(request)
         targets = [Target(port, of_port) for port, of_port in sorted(by_port.items())]
         return Load(targets, request_count, connection_count, self.pids, requests_per_s)
 
     def produce(
-        self, requests: Sequence[Addressed], request_count: int, connection_count: int
+        self,
+        requests: Sequence[Addressed],
+        request_count: int,
+        connection_count: int,
+        *,
+        at_any: bool = False,
     ) -> LoadResult:
         """Send requests in turn, one outstanding a connection, from a process of its own."""
-        load = self.load(requests, request_count, connection_count)
+        load = self.load(requests, request_count, connection_count, at_any=at_any)
         assert len(load.targets) == len(self.members), "a broker leads none of the partitions"
         return run_in_own_process(load)
 
@@ -135,7 +144,7 @@ class Brokers:
 
 
 @contextmanager
-def brokers_on_disk(count: int, **settings: str | int) -> Iterator[Brokers]:
+def brokers_on_disk(count: int, **settings: Any) -> Iterator[Brokers]:
     """As many brokers, gone with their data when the block ends; OSError without direct I/O."""
     if count == 1:
         with broker_on_disk() as broker:

@@ -45,6 +45,7 @@ from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.range_leaders import RangeRoles
+from tests.support.storage.storage import leads_surely
 
 PARTITION_COUNT = 2_000
 CHANGE_COUNT = 20
@@ -70,7 +71,9 @@ async def _figures() -> dict[str, float]:
     deposed_ms, again_ms = [], []
     state = initial_state(UUID(int=8), len(BROKERS), 1, BROKERS)
     (first, *_) = state.ranges
-    roles = RangeRoles(lambda ordinal: f"http://broker-{ordinal}", lambda *_: None)
+    roles = RangeRoles(
+        lambda ordinal: f"http://broker-{ordinal}", lambda *_: None, lambda _: leads_surely()
+    )
     roles.apply(_led(state, first, 1, Replica(0, 1)), MINE)
     async with _resources() as (resources, directory):
         settings = TopicSettings(partitions_per_range=1)

@@ -22,6 +22,7 @@ from benchmarks.events import Event
 from benchmarks.load import HOST, Load, LoadResult, Target, request_bytes, run_in_own_process
 from benchmarks.report import costs
 from benchmarks.requests import single_events
+from tailrace.local.broker import LocalBroker
 from tailrace.protocol.requests import Request
 
 EVENTS_PER_S = 1_000
@@ -75,9 +76,12 @@ def warm_up(brokers: Brokers) -> None:
     run_in_own_process(brokers.load(_requests(), WARM_UP_COUNT, PRODUCER_COUNT))
 
 
-def run_load(brokers: Brokers, next_read: NextRead) -> Run:
-    """Produce and receive all events; `next_read` is a function of a module."""
-    reader_port = brokers.leader_of(PARTITION).port + READ_LISTENER
+def run_load(brokers: Brokers, next_read: NextRead, reader: LocalBroker | None = None) -> Run:
+    """Produce and receive all events; `next_read` is a function of a module.
+
+    `reader`: the broker that is asked for them; None: the leader.
+    """
+    reader_port = (reader or brokers.leader_of(PARTITION)).port + READ_LISTENER
     load = brokers.load(_requests(), EVENT_COUNT, PRODUCER_COUNT, EVENTS_PER_S)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         pool.submit(_is_ready, next_read).result()  # the process has started, and its imports

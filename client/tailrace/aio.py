@@ -138,6 +138,9 @@ class Client:
     ring = ring_calls.ring
     ring_history = ring_calls.ring_history
     found = ring_calls.found
+    step = ring_calls.step
+    ring_plan = ring_calls.ring_plan
+    retire = ring_calls.retire
     accept_loss = ring_calls.accept_loss
     recover_metadata = ring_calls.recover_metadata
 

@@ -69,7 +69,9 @@ class PartitionUnavailableError(TailraceError):
     retriable = True
 
     def __init__(self, topic: str, partition: int, leader: int | None) -> None:
-        why = "no broker leads it" if leader is None else f"broker {leader} leads it and is away"
+        why = "no broker leads it"
+        if leader is not None:
+            why = f"broker {leader}, its leader, is away or not sure of its end"
         super().__init__(
             f'partition {partition} of topic "{topic}" cannot be read now, since {why}: see '
             "tailrace ring status, or read the other partitions"
@@ -224,6 +226,11 @@ class ConsumerNotRegisteredError(ProblemError):
 
 class StaleDeliveryError(ProblemError):
     """The delivery is not the consumer's last: nothing was committed, its records come again."""
+
+    @property
+    def coordinator_changed(self) -> bool:
+        """Another broker, or another partition, keeps the group since: open deliveries ended."""
+        return self.members.get("coordinatorChanged") is True
 
 
 class StaleAssignmentError(ProblemError):

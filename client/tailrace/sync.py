@@ -125,6 +125,9 @@ class Client:
     ring = blocking(ring_calls.ring)
     ring_history = blocking(ring_calls.ring_history)
     found = blocking(ring_calls.found)
+    step = blocking(ring_calls.step)
+    ring_plan = blocking(ring_calls.ring_plan)
+    retire = blocking(ring_calls.retire)
     accept_loss = blocking(ring_calls.accept_loss)
     recover_metadata = blocking(ring_calls.recover_metadata)
 

@@ -23,7 +23,8 @@ _WIRE_NAMES = {
 class TopicInfo:
     """A topic's settings and size; `copies` of each record on brokers' disks.
 
-    Retention None: for ever. Defaults are what brokers do that do not say.
+    Retention None: for ever. `ranges_to_slice`: of the ring, in which it does not have
+    `partitions_per_range` partitions yet. Defaults are what brokers do that do not say.
     """
 
     name: str
@@ -41,6 +42,7 @@ class TopicInfo:
     retention_ms: int | None = None
     retention_bytes: int | None = None
     min_in_sync_replicas: int = 2
+    ranges_to_slice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,16 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedBatch:
-    """Offsets `first_offset` to `last_offset`, which cannot be read: see `byte` of `file`."""
+    """Offsets `first_offset` to `last_offset`, which cannot be read: see `byte` of `file`.
+
+    `accepted`: they are lost for good, and somebody has accepted that.
+    """
 
     first_offset: int
     last_offset: int
     file: str
     byte: int
+    accepted: bool
 
 
 @dataclass(frozen=True, slots=True)

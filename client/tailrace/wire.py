@@ -109,7 +109,6 @@ __all__ = [
     "Flag",
     "RecordsFlag",
     "align_up",
-    "batch_bytes",
     "check_integer_us",
 ]
 
@@ -190,7 +189,8 @@ class BatchHeader(NamedTuple):
     @property
     def batch_bytes(self) -> int:
         """The whole batch on disk and on the wire, zero fill included."""
-        return batch_bytes(self.producer_table_bytes, self.payload_bytes)
+        size_bytes = HEADER_BYTES + self.producer_table_bytes + self.payload_bytes
+        return size_bytes + -size_bytes % BATCH_ALIGNMENT_BYTES
 
 
 # --- records+binary: a produce request in which each record has its own key -----------------------
@@ -239,15 +239,15 @@ DAMAGE_LOSS = struct.Struct("<qqq")
 JOURNAL_FILE_MAGIC = int.from_bytes(b"TRLK", "little")
 JOURNAL_FRAME_MAGIC = int.from_bytes(b"TRLJ", "little")
 JOURNAL_CUT_MAGIC = int.from_bytes(b"TRLC", "little")
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 # magic, version, CRC-32C of all else, boot of the journal, its id, sequence of the first frame
-JOURNAL_FILE_HEADER = struct.Struct("<IH2xIIQQ")
+JOURNAL_FILE_HEADER = struct.Struct("<IH2xIIQQQ")
 # magic, version, CRC-32C of all else, frame bytes, journal id, sequence, durable sequence, entries
 JOURNAL_FRAME_HEADER = struct.Struct("<IH2xIIQQQI4x")
 # magic, CRC-32C of all behind it, topic id, partition, end offset
 JOURNAL_CUT = struct.Struct("<II16sI4xq8x")
 
-assert JOURNAL_FILE_HEADER.size == 32
+assert JOURNAL_FILE_HEADER.size == 40
 assert JOURNAL_FRAME_HEADER.size == 48
 assert JOURNAL_CUT.size == 48
 
@@ -256,12 +256,6 @@ def align_up(size_bytes: int, alignment_bytes: int) -> int:
     """Round up to a whole multiple of `alignment_bytes`."""
     assert size_bytes >= 0, size_bytes
     return -(-size_bytes // alignment_bytes) * alignment_bytes
-
-
-def batch_bytes(producer_table_bytes: int, payload_bytes: int) -> int:
-    """Size of a whole batch with these parts."""
-    size_bytes = HEADER_BYTES + producer_table_bytes + payload_bytes
-    return size_bytes + -size_bytes % BATCH_ALIGNMENT_BYTES
 
 
 # --- names in a broker's data directory; what each holds: docs/formats.md -------------------------

@@ -49,10 +49,10 @@ class ClientPod:
         printed = self.tailrace(url, "consume", topic, "--from", "earliest", "--output", "json")
         return [json.loads(line) for line in printed.splitlines()]
 
-    def high_watermarks(self, url: str, topic: str) -> dict[int, int]:
-        """Of each partition."""
+    def partitions(self, url: str, topic: str) -> dict[int, Any]:
+        """What is said of each partition, by its id."""
         details = self.json(url, "topic", "describe", topic)["partitionDetails"]
-        return {detail["partition"]: detail["highWatermark"] for detail in details}
+        return {detail["partition"]: detail for detail in details}
 
     def ring(self, url: str) -> Any:
         """What the ring says of itself; the operator's Secret is not needed for that."""
@@ -71,7 +71,8 @@ class ClientPod:
                 load.note(line)
         self.kubernetes.say(
             f"{len(load.acknowledged)} events acknowledged, {load.failed_count} refused or unknown;"
-            f" the longest time without an acknowledgement: {load.longest_gap_s():.1f} s"
+            f" the longest time without an acknowledgement: {load.longest_gap_s():.1f} s,"
+            f" the longest until one: {max(load.took_s):.1f} s"
         )
 
 
@@ -84,6 +85,7 @@ class Load:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     failed_count: int = 0
     acknowledged_at_s: list[float] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)  # with all tries of an event
 
     def grows_by(self, count: int) -> Callable[[], bool]:
         """Whether they have reported of so many more events than now."""
@@ -91,16 +93,18 @@ class Load:
         return lambda: len(self.running.lines()) >= now + count
 
     def note(self, line: str) -> None:
-        """One line that `programs/produce.py` printed."""
+        """One line that `programs/produce.py` printed; AssertionError: no retry would help."""
         try:
             reported = json.loads(line)
         except ValueError as error:
             raise AssertionError(line) from error
         self.sent_ids.add(reported["id"])
         if "error" in reported:
+            assert reported["retriable"], reported
             self.failed_count += 1
             return
         self.acknowledged_at_s.append(reported["at_s"])
+        self.took_s.append(reported["took_s"])
         position = RecordPosition(reported["partition"], reported["offset"])
         self.acknowledged.append(
             Acknowledged(reported["producer"], reported["key"], reported["id"], position)
@@ -117,7 +121,15 @@ class Load:
             Read(record["value"]["id"], RecordPosition(record["partition"], record["offset"]))
             for record in client.records(url, topic)
         ]
-        return History(self.sent_ids, self.acknowledged, read, client.high_watermarks(url, topic))
+        partitions = client.partitions(url, topic)
+        return History(
+            self.sent_ids,
+            self.acknowledged,
+            read,
+            {number: each["highWatermark"] for number, each in partitions.items()},
+            {number: each["firstOffset"] for number, each in partitions.items()},
+            {number: each["parents"] for number, each in partitions.items()},
+        )
 
 
 def pod_manifest(image: str) -> Document:

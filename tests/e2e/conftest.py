@@ -14,6 +14,8 @@ from tests.e2e.kubernetes import Kubernetes
 from tests.e2e.operator_release import NAMESPACE, NEXT_TAG, Operator
 from tests.e2e.provider import VERSION, Provider, choose_provider, has_built, keeps_all
 from tests.e2e.sigkill import remove_killers
+from tests.e2e.spark import EXAMPLE, Spark
+from tests.e2e.spark import NAMESPACE as SPARK_NAMESPACE
 
 FAILED = pytest.StashKey[bool]()
 
@@ -45,8 +47,7 @@ def provider() -> Iterator[Provider]:
     chosen.up()
     log.say(f"{chosen.name} is up")
     try:
-        if not has_built():
-            _build_images(chosen, log)
+        _provide_images(chosen, log)
         yield chosen
     finally:
         if not keeps_all():
@@ -99,13 +100,41 @@ def client(kubernetes: Kubernetes) -> Iterator[ClientPod]:
         yield ClientPod(elsewhere)
 
 
-def _build_images(provider: Provider, log: Kubernetes) -> None:
+@pytest.fixture(scope="session")
+def spark_image(provider: Provider) -> str:
+    """Of the jobs; only the scenarios with Spark wait for it to be built."""
+    image = f"{provider.image('tailrace/spark')}:{VERSION}"
+    _provide_image(provider, Kubernetes(provider, "default"), "Dockerfile.spark", image)
+    return image
+
+
+@pytest.fixture
+def spark(kubernetes: Kubernetes, spark_image: str) -> Iterator[Spark]:
+    """In the example's namespace, which is there meanwhile."""
+    elsewhere = kubernetes.elsewhere(SPARK_NAMESPACE)
+    elsewhere.show("apply", "--filename", f"{EXAMPLE}/rbac.yaml")
+    yield Spark(elsewhere, spark_image)
+    if not keeps_all():
+        elsewhere.kubectl("delete", "namespace", SPARK_NAMESPACE)
+
+
+def _provide_images(provider: Provider, log: Kubernetes) -> None:
     """One for brokers, under two names, and the operator's."""
     broker, operator = map(provider.image, ("tailrace/broker", "tailrace/operator"))
-    provider.build("Dockerfile.broker", f"{broker}:{VERSION}", f"{broker}:{NEXT_TAG}")
-    log.say(f"{broker}:{VERSION} is built from Dockerfile.broker")
-    provider.build("Dockerfile.operator", f"{operator}:{VERSION}")
-    log.say(f"{operator}:{VERSION} is built from Dockerfile.operator")
+    for dockerfile, *images in (
+        ("Dockerfile.broker", f"{broker}:{VERSION}", f"{broker}:{NEXT_TAG}"),
+        ("Dockerfile.operator", f"{operator}:{VERSION}"),
+    ):
+        _provide_image(provider, log, dockerfile, *images)
+
+
+def _provide_image(provider: Provider, log: Kubernetes, dockerfile: str, *images: str) -> None:
+    if has_built():
+        provider.load(*images)
+        log.say(f"{images[0]} of an earlier run is loaded")
+    else:
+        provider.build(dockerfile, *images)
+        log.say(f"{images[0]} is built from {dockerfile}")
 
 
 def _show_all(kubernetes: Kubernetes, operator: Operator) -> None:

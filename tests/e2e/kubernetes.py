@@ -142,21 +142,12 @@ class Kubernetes:
     def running(self, *arguments: str) -> Iterator["Running"]:
         """A kubectl that runs while the block lasts, like a watch or a program in a pod."""
         command = [*self.provider.command("kubectl"), "--namespace", self.namespace, *arguments]
-        with (
-            tempfile.NamedTemporaryFile() as output,
-            subprocess.Popen(
-                command,
-                env=self._environment(),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
-            ) as process,
-        ):
-            try:
-                yield Running(process, Path(output.name))
-            finally:
-                process.kill()
+        with started(command, self.environment()) as running:
+            yield running
+
+    def environment(self) -> dict[str, str]:
+        """Of commands that find the cluster."""
+        return {**os.environ, **self.provider.environment}
 
     def _shown(self, text: str, run: Callable[[], str]) -> str:
         self.say(f"$ {text}")
@@ -168,7 +159,7 @@ class Kubernetes:
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env=self._environment(),
+            env=self.environment(),
             input=given,
             capture_output=True,
             text=True,
@@ -178,9 +169,6 @@ class Kubernetes:
         if done.returncode != 0:
             raise CommandError(text, done.stdout + done.stderr)
         return done.stdout
-
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, **self.provider.environment}
 
 
 @dataclass(frozen=True)
@@ -200,6 +188,27 @@ class Running:
         self.process.stdin.close()
         self.process.wait(timeout_s)
         return self.lines()
+
+
+@contextmanager
+def started(command: list[str], environment: Mapping[str, str]) -> Iterator[Running]:
+    """A command that runs while the block lasts."""
+    with (
+        tempfile.NamedTemporaryFile() as output,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield Running(process, Path(output.name))
+        finally:
+            process.kill()
 
 
 def condition_of(resource: Document, kind: str) -> Document:

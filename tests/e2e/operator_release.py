@@ -1,5 +1,7 @@
 """The operator as the chart installs it."""
 
+import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,6 +85,14 @@ class Operator:
             "the operator has a new pod",
         )
 
+    def end(self, number: int, life_s: float) -> None:
+        """After this while; returns when it works again."""
+        threading.Event().wait(life_s)
+        # Another pod in between: Kubernetes is slow to start again what ends too often.
+        how, end = ("another pod", self.replace) if number % 2 else ("SIGKILL", self.kill)
+        self.kubernetes.say(f"end {number + 1} of the operator ({how}), after {life_s:.1f} s")
+        end()
+
     def is_at_work(self) -> bool:
         """Whether it has one pod, which is ready: it holds the Lease."""
         pods = self.kubernetes.objects("pods", SELECTOR)
@@ -91,3 +101,10 @@ class Operator:
     def logs(self) -> str:
         """The last lines, to diagnose a failure."""
         return self.kubernetes.kubectl("logs", "--selector", SELECTOR, "--tail=60")
+
+
+def random_ends(kubernetes: Kubernetes) -> random.Random:
+    """Draws the moments; its seed is in the log."""
+    seed = random.SystemRandom().randrange(10**9)
+    kubernetes.say(f"the operator ends at random moments, seed {seed}")
+    return random.Random(seed)

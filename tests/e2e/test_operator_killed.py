@@ -1,11 +1,8 @@
 """The operator ends again and again, wherever it is: rings are founded once, and specs win."""
 
-import random
-import threading
-
 from tests.e2e.client_pod import ClientPod
 from tests.e2e.kubernetes import Kubernetes
-from tests.e2e.operator_release import Operator
+from tests.e2e.operator_release import Operator, random_ends
 from tests.e2e.resources import found, stream_cluster, topic, uids_of_pods
 
 ENDS = 6
@@ -21,7 +18,7 @@ def test_each_ring_is_founded_once_however_often_the_operator_ends(
 
     for number, (name, count) in enumerate(brokers.items()):
         kubernetes.apply(stream_cluster(name, brokers=count), topic(f"of-{name}", cluster=name))
-        end_operator(operator, number, ends)
+        operator.end(number, ends.uniform(0.0, LIFE_S_MAX))
 
     for name, count in brokers.items():
         kubernetes.wait(f"trc/{name}", "Ready")
@@ -46,7 +43,7 @@ def test_specs_that_change_meanwhile_win(
         settings = {"segmentSize": f"{size * 8}Mi"}
         changed = stream_cluster(storage={"size": f"{size}Gi"}, settings=settings)
         kubernetes.apply(changed, topic(f"topic-{size}"), topic("first", retention=f"{size}d"))
-        end_operator(operator, number, ends)
+        operator.end(number, ends.uniform(0.0, LIFE_S_MAX))
 
     last = ENDS + 1
     is_grown = f"jsonpath={{.status.capacity.storage}}={last}Gi"
@@ -63,23 +60,6 @@ def test_specs_that_change_meanwhile_win(
     assert f"TAILRACE_SEGMENT_BYTES={last * 8 << 20}" in environment
     assert ring_id(kubernetes, client, "events", 0) == ring
     assert list(uids_of_pods(kubernetes)) == ["events-0"]
-
-
-def random_ends(kubernetes: Kubernetes) -> random.Random:
-    """Draws the moments; its seed is in the log."""
-    seed = random.SystemRandom().randrange(10**9)
-    kubernetes.say(f"the operator ends at random moments, seed {seed}")
-    return random.Random(seed)
-
-
-def end_operator(operator: Operator, number: int, ends: random.Random) -> None:
-    """Some time after a change; returns when it works again."""
-    life_s = ends.uniform(0.0, LIFE_S_MAX)
-    threading.Event().wait(life_s)
-    # Another pod in between: Kubernetes is slow to start again what ends too often.
-    how, end = ("another pod", operator.replace) if number % 2 else ("SIGKILL", operator.kill)
-    operator.kubernetes.say(f"end {number + 1} of the operator ({how}), after {life_s:.1f} s")
-    end()
 
 
 def ring_id(kubernetes: Kubernetes, client: ClientPod, ring: str, ordinal: int) -> str:

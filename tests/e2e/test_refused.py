@@ -6,11 +6,9 @@ import pytest
 
 from tests.e2e.kubernetes import CommandError, Kubernetes
 from tests.e2e.provider import ROOT
-from tests.e2e.resources import found, stream_cluster
 
 GOLDEN = ROOT / "tests/golden/bad_specs.txt"
 BAD_SPECS = GOLDEN.with_suffix("")
-CANNOT_CHANGE = "this version cannot change the number of brokers of a ring (now 1)"
 
 
 def test_bad_specs_are_refused_with_these_words(
@@ -26,18 +24,6 @@ def test_bad_specs_are_refused_with_these_words(
     kubernetes.say(f"{len(paths)} bad specs are refused:")
     print(reported)
     assert reported == GOLDEN.read_text()
-
-
-def test_the_number_of_brokers_of_a_ring_stays(kubernetes: Kubernetes) -> None:
-    found(kubernetes, stream_cluster())
-
-    three = '{"spec": {"brokers": 3}}'
-    patched = kubernetes.refused("patch", "trc", "events", "--type", "merge", "--patch", three)
-    scaled = kubernetes.refused("scale", "trc/events", "--replicas=3")
-
-    assert CANNOT_CHANGE in patched
-    assert CANNOT_CHANGE in scaled
-    assert kubernetes.get("trc", "events")["spec"]["brokers"] == 1
 
 
 def refusal(kubernetes: Kubernetes, path: Path) -> str:

@@ -91,7 +91,7 @@ def golden(pattern: str) -> list[bytes]:
 
 def journal_file(frames: Sequence[Sequence[bytes]]) -> bytes:
     """A file of a journal with a frame for each of these lists of batches."""
-    header = JournalFileHeader(boot=1, journal_id=JOURNAL_ID, first_sequence=1)
+    header = JournalFileHeader(boot=1, journal_id=JOURNAL_ID, first_sequence=1, size_bytes=0)
     stored = encode_file_header(header).ljust(JOURNAL_BLOCK_BYTES, b"\0")
     for sequence, batches in enumerate(frames, start=1):
         frame_bytes = FRAME_HEADER_BYTES + sum(map(len, batches))

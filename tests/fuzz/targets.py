@@ -110,7 +110,7 @@ def _replay_journal(data: bytes) -> None:
     """One file of a journal, at a start."""
     stored = memoryview(data)
     header = read_file_header(stored)
-    known = header or JournalFileHeader(boot=1, journal_id=JOURNAL_ID, first_sequence=0)
+    known = header or JournalFileHeader(1, JOURNAL_ID, first_sequence=0, size_bytes=0)
     frames = read_frames(stored, known.journal_id, known.first_sequence)
     plan_replay([JournalRound(0, header, frames)])
 

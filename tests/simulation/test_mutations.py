@@ -26,9 +26,9 @@ from tailrace_broker.storage.journal import spiller
 from tailrace_broker.storage.journal.file import JournalFile
 from tailrace_broker.storage.journal.journal import Journal
 from tailrace_broker.storage.journal.spiller import Spiller
-from tailrace_broker.storage.log import partition_log
 from tailrace_broker.storage.log import recovery as log_recovery
 from tailrace_broker.storage.log import trim as log_trim
+from tailrace_broker.storage.log import trimming
 from tailrace_broker.storage.log.producer_recovery import ProducerRecovery
 from tailrace_broker.storage.segments import scan as segment_scan
 from tailrace_broker.storage.segments.writer import SegmentWriter
@@ -174,9 +174,9 @@ def log_start_moved_after_the_deletion(patch: pytest.MonkeyPatch) -> None:
         postponed.pop()()
 
     patch.setattr(
-        partition_log, "save_log_start", lambda *start: postponed.append(partial(save, *start))
+        trimming, "save_log_start", lambda *start: postponed.append(partial(save, *start))
     )
-    patch.setattr(partition_log, "remove_segments", remove_first)
+    patch.setattr(trimming, "remove_segments", remove_first)
 
 
 def log_start_falls(patch: pytest.MonkeyPatch) -> None:

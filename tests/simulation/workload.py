@@ -350,8 +350,9 @@ async def _read_to_end(log: PartitionLog, *, skips_damaged: bool) -> FoundLog:
 async def read_batches(log: PartitionLog, offset: int) -> list[FoundBatch]:
     """Some from an offset on: of the first batch, a reader drops what is below."""
     found = []
-    for header, buffers in await log.read(offset, 256 * KIBIBYTE):
-        columns = decompress_payload(header, memoryview(b"".join(buffers)))
+    for batch in await log.read(offset, 256 * KIBIBYTE):
+        header = batch.header
+        columns = decompress_payload(header, batch.contents())
         records = unpack_columns(header, columns)
         found.append(
             FoundBatch(

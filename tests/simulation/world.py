@@ -104,6 +104,11 @@ class SimulatedIo(IoThreads):
         self.with_room = lambda work: work()  # unless a broker has a trash to empty
 
     @property
+    def count(self) -> int:
+        """So many jobs may pass each other."""
+        return UNDER_WAY_MAX
+
+    @property
     def is_busy(self) -> bool:
         """Something is under way."""
         return bool(self._waiting)

@@ -12,7 +12,17 @@ pytestmark = pytest.mark.timeout(30)  # all sources are read, and parsed
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = ["broker", "client", "operator", "benchmarks", "examples", "tools", "tests", "crds"]
+FOLDERS = [
+    "broker",
+    "client",
+    "operator",
+    "benchmarks",
+    "examples",
+    "tools",
+    "tests",
+    "crds",
+    "helm",
+]
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"(?<![\w*])[\w./-]+\.py\b")

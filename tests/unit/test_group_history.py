@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.groups.group_history import (
+    NUMBERS_OF_AN_EPOCH,
     Acknowledged,
     Confirmation,
     Delivery,
@@ -250,6 +251,30 @@ def test_polls_at_the_same_time_do_not_share_records() -> None:
     history = with_deliveries(*GOOD.deliveries, delivery(4, "c", 17, 30, "c1"))
 
     assert kinds(history) == {Kind.TAKEN}
+
+
+@pytest.mark.parametrize(("start_ns", "is_found"), [(19, True), (17, False)])
+def test_a_coordinator_delivers_nothing_after_its_successor_has(
+    start_ns: int, is_found: bool
+) -> None:
+    """Those of one moment have no order; that the consumer left or died is no excuse."""
+    *others, last = GOOD.deliveries
+    of_successor = last._replace(number=NUMBERS_OF_AN_EPOCH + 1)
+    history = replace(
+        with_deliveries(*others, of_successor, delivery(4, "c", start_ns, 220)),
+        crashes=[Span(5, 220)],
+        goodbyes=[Goodbye("c2", Span(5, 220))],
+    )
+
+    assert kinds(history) == ({Kind.DEPOSED} if is_found else set())
+
+
+def test_a_successor_delivers_again_what_was_open() -> None:
+    """Unless a commit has confirmed it; when it took over is not known here."""
+    again = NUMBERS_OF_AN_EPOCH + 1
+
+    assert violations(with_more(delivery(again, "ad", 100, 115))) == []
+    assert kinds(with_more(delivery(again, "bx", 100, 115))) == {Kind.REPEATED}
 
 
 def test_a_violation_names_delivery_and_place() -> None:

@@ -18,7 +18,7 @@ from tailrace_broker.forwarding.forwarded import ForwardedRequests
 from tailrace_broker.forwarding.forwarded_calls import ForwardedCalls
 from tailrace_broker.forwarding.forwarder import Forwarder
 from tailrace_broker.forwarding.waiting_requests import WaitingRequests
-from tailrace_broker.groups.coordinator import GroupBounds
+from tailrace_broker.groups.bounds import GroupBounds
 from tailrace_broker.groups.groups import Groups
 from tailrace_broker.groups.remote_reads import fetch
 from tailrace_broker.memory.pool import BufferPool
@@ -29,15 +29,19 @@ from tailrace_broker.model.errors import (
     DiskFullError,
     ProduceMemoryFullError,
     StorageFailedError,
+    TailraceError,
 )
 from tailrace_broker.model.group import TopicPartition
-from tailrace_broker.model.ring_state import RangeState
+from tailrace_broker.model.replication import LogKey
+from tailrace_broker.model.ring_state import LostOffsets, RangeState
 from tailrace_broker.net.api.partition_ends import ends_of
 from tailrace_broker.net.api.routes import forwarded_matcher
 from tailrace_broker.net.api.topics import url_at
-from tailrace_broker.net.broker import Appends, OpenTopic
+from tailrace_broker.net.broker import OpenTopic
 from tailrace_broker.net.http.answers import Spawn
+from tailrace_broker.net.logs import Appends
 from tailrace_broker.node.ring import RingNode
+from tailrace_broker.node.steps import RingSteps
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import open_engine
 from tailrace_broker.storage.files.direct_file import measure_durable_write_ms
@@ -47,8 +51,12 @@ from tailrace_broker.storage.files.kernel_aio import KernelAio
 from tailrace_broker.storage.log.batch_cache import BatchCache
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
+from tailrace_broker.topics.copy_source import RemoteCopy, clock_of
+from tailrace_broker.topics.hosted_topic import HostedTopic
+from tailrace_broker.topics.lost_here import lost_here
 from tailrace_broker.topics.retention import CautiousClock, Retention, passed_us
 from tailrace_broker.topics.scrubber import Scrubber
+from tailrace_broker.topics.sealed_retention import SealedRetention
 from tailrace_broker.topics.topics import Topics
 
 WATCH_SECONDS = 0.5
@@ -86,7 +94,7 @@ class LocalBroker:
         self.is_direct = directory.is_direct
         self.durable_write_ms: float | None = None
         self.started_us = self.now_us()
-        self.client_view = settings.client_view
+        self.client_view, self.outside = settings.client_view, settings.outside
         self.ring_secret = settings.ring_secret.get_secret_value()
         self.produce_memory_used_bytes = 0
         self.produce_memory_bytes = settings.produce_memory_bytes
@@ -109,6 +117,7 @@ class LocalBroker:
         self._retention = Retention(spawn, CautiousClock(self.now_us, passed_us), self.counters)
         self.ring = RingNode(settings.ring, directory, metadata_io, spawn, on_failed)
         self.ring_watch = RingWatch(self.ring, self.ordinal, self.now_us)
+        self.steps = RingSteps(self.ring)
         topics = self._topics = Topics(
             directory,
             io,
@@ -123,10 +132,9 @@ class LocalBroker:
         )
         self._begin_forwarding(spawn)
         self.groups = self._new_groups(spawn)
-        # The listeners ask the broker; its topics answer.
-        self.check_ready = topics.check_ready
+        self.check_ready = topics.check_ready  # the listeners ask the broker; its topics answer
         self.topics = topics.all
-        self.hosted = topics.find
+        self.hosted, self.hosted_for_brokers = topics.find, topics.find_any
         self.present = topics.present
         self.with_topic = topics.with_topic
         self.create_topic = topics.create
@@ -179,6 +187,9 @@ class LocalBroker:
         await self._topics.catch_up()
         await self.groups.open()
         self._topics.serve()
+        source_of = partial(RemoteCopy, self.forward_call)
+        self._topics.copies.begin(self._resources, source_of, self._spawn)
+        self._sealed_retention.begin(partial(clock_of, self.forward_call), self._spawn)
         if settings.scrub_bytes_per_second:
             self._scrubber = Scrubber(
                 self._topics.all_logs,
@@ -200,6 +211,8 @@ class LocalBroker:
         self.ring.set_health(self._disk_watch.health(is_stopping=True))
         await self.groups.close()  # their positions are stored before others lead
         await self._topics.hand_over()
+        await self._sealed_retention.close()
+        await self._topics.copies.close()
         await self._forwarder.stop()
         if self._scrubber is not None:
             self._scrubber.stop()
@@ -213,6 +226,17 @@ class LocalBroker:
             log_ends, first_offsets = self._topics.log_ends(), self._topics.first_offsets()
             with suppress(DiskFullError, StorageFailedError):  # then it counts as killed
                 await self._io.run(partial(self._directory.end_boot, log_ends, first_offsets))
+
+    def sealed_log(self, topic_id: UUID, partition: int) -> PartitionLog:
+        """A log of which this broker has a whole copy. NoLeaderError: it has not."""
+        return self._topics.copies.whole_log(LogKey(topic_id, partition))
+
+    async def lost_here(self, range_id: int) -> list[LostOffsets]:
+        """What this broker lacks of a sealed range, as `topics.lost_here`. NotReadyError."""
+        self._topics.check_ready()
+        state, resources = await self.ring.current(), self._resources
+        assert resources is not None
+        return await lost_here(state, range_id, self._topics.with_id, self._directory, resources)
 
     def _begin_forwarding(self, spawn: Spawn) -> None:
         settings, topics = self._settings, self._topics
@@ -228,11 +252,18 @@ class LocalBroker:
             self.read_memory,
             seconds=settings.forward_seconds,
         )
-        reads = ForwardedCalls(self, forwarded_matcher, spawn)
-        self._forwarded = ForwardedRequests(self, reads, topics.with_id)
+        topics.parent_producers.ask = self._forwarder.reads.ask_producers
+        reads = ForwardedCalls(self, forwarded_matcher, spawn, topics.parent_producers.answer)
+        self._forwarded: ForwardedRequests = ForwardedRequests(self, reads, topics.with_id)
         self.read_at_leader = self._forwarder.reads.read_at_leader
         self.ask_broker = self._forwarder.reads.ask
         self.forward_call = self._forwarder.reads.forward
+        self._sealed_retention = SealedRetention(
+            self.ring,
+            topics.with_id,
+            self._retention.now_us,
+            keep_seconds=settings.sealed_keep_ms / 1000,
+        )
 
     def _new_groups(self, spawn: Spawn) -> Groups:
         settings = self._settings
@@ -287,6 +318,11 @@ class LocalBroker:
         """Recovery has ended and the broker is not stopping."""
         return self._topics.is_ready
 
+    def measured_topics(self) -> list[HostedTopic]:
+        """Return the topics that have metrics of their own: the same ones on all brokers."""
+        by_name = self._topics.by_name
+        return [by_name[name] for name in sorted(by_name)[: self._settings.topic_metrics_max]]
+
     @property
     def topic_count(self) -> int:
         """Return the number of topics that are recovered."""
@@ -295,7 +331,7 @@ class LocalBroker:
     @property
     def partition_count(self) -> int:
         """Partitions of topics on this broker."""
-        logs = chain.from_iterable(hosted.logs for hosted in self._topics.by_name.values())
+        logs = chain.from_iterable(each.logs.values() for each in self._topics.by_name.values())
         return sum(isinstance(log, PartitionLog | CorruptPartitionError) for log in logs)
 
     def address_of(self, ordinal: int) -> tuple[str, int]:
@@ -328,11 +364,16 @@ class LocalBroker:
         """Requests that wait for the leaders to which they were forwarded."""
         return self._forwards.count
 
-    def appends_to(self, hosted: OpenTopic, partition: int) -> Appends:
-        """Where to append to a partition, whoever leads it. NotLeaderError: it is sealed."""
+    def appends_to(
+        self, hosted: OpenTopic, partition: int, moved: TailraceError | None = None
+    ) -> Appends:
+        """Where to append to a partition, whoever leads it. NotLeaderError: it is sealed.
+
+        `moved`: with which an append to a parent of it was answered, that goes on here.
+        """
         if self._settings.ring.is_alone:
             return hosted.open_log_of(partition)
-        return self._forwarder.appends_to(hosted, partition)
+        return self._forwarder.appends_to(hosted, partition, moved)
 
     @property
     def received_bytes(self) -> int:

@@ -1,29 +1,37 @@
 """`/metrics`: the counters and sizes of the broker in Prometheus' text format.
 
 Named by Prometheus' rules: prefix, base units (bytes, seconds) last, counters end in `_total`.
-Labels are the version's, the names of groups and the ordinals of followers: partitions are reported
-by `GET /v1/topics/{topic}`. docs/metrics.md is the list.
+Labels are the version's, the names of groups and topics and the ordinals of followers: partitions
+are reported by `GET /v1/topics/{topic}`. docs/metrics.md is the list.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import version
-from math import nan
+from itertools import accumulate
+from math import isnan, nan
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.core.replication.progress import FollowerLag
-from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.counters import BUCKETS_S, Counters, Histogram
 from tailrace_broker.model.errors import NotReadyError
 from tailrace_broker.net.api.groups import totals_of
+from tailrace_broker.net.api.ring import is_alive
 from tailrace_broker.net.api.status import is_under_replicated, partition_counts
 from tailrace_broker.net.broker import RingView
+from tailrace_broker.topics.hosted_topic import HostedTopic
 
 # Groups whose lag is computed in one turn of the event loop.
 _GROUPS_A_TURN = 100
@@ -35,6 +43,7 @@ class GroupScrape(NamedTuple):
     name: str
     lag: float
     lost: int
+    lags: Mapping[str, int | None]  # by topic
 
 
 class Scrape(NamedTuple):
@@ -47,6 +56,7 @@ class Scrape(NamedTuple):
     disk_bytes: float
     groups: Sequence[GroupScrape]
     member_count: int
+    broker_count: int
     under_replicated: Sequence[int]  # the partitions of each led range that lacks a replica
 
 
@@ -82,6 +92,24 @@ COUNTERS = {
     "purged_early_topics": "Of these, those removed before their time, since the disk was full",
     "purged_bytes": "Disk space of the deleted topics whose data was removed",
     "scrubbed_bytes": "Segment bytes that the scrub has read again and checked",
+}
+HISTOGRAMS = {
+    "produce_seconds": "From a whole produce request to its answer",
+    "fetch_seconds": "Of reads and polls: from when there are records until they are in memory",
+}
+TOPIC_COUNTERS: dict[str, tuple[str, Callable[[HostedTopic], float]]] = {
+    "produced_events": (
+        "Events of the topic that this broker took, for whichever leader",
+        lambda hosted: hosted.counts.produced_events,
+    ),
+    "produced_bytes": (
+        "Bodies of the requests that brought them",
+        lambda hosted: hosted.counts.produced_bytes,
+    ),
+    "read_records": (
+        "Records of the topic in answers to reads and polls",
+        lambda hosted: hosted.counts.read_records,
+    ),
 }
 GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
     "ready": ("1 when recovered and not stopping", lambda scrape: scrape.broker.is_ready),
@@ -141,6 +169,10 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         "1 when this broker leads the agreement",
         lambda scrape: scrape.view.is_established,
     ),
+    "brokers": (
+        "Brokers of the ring, those that are away too",
+        lambda scrape: scrape.broker_count,
+    ),
     "metadata_voters": ("Brokers that vote", lambda scrape: len(scrape.view.voters)),
     "metadata_log_bytes": (
         "What the agreement takes on this broker's disk",
@@ -161,6 +193,10 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
     "leaderless_ranges": (
         "Ranges of the ring that no broker leads, or whose leader seems dead to this broker",
         lambda scrape: scrape.broker.ring_watch.leaderless_count,
+    ),
+    "isolated": (
+        "1 while no broker that is alive answers this one on the port of replication",
+        lambda scrape: scrape.broker.ring.is_isolated,
     ),
     "live_peers": (
         "Other brokers that were heard of a moment ago",
@@ -252,7 +288,7 @@ RING_COUNTERS: dict[str, tuple[str, Callable[[LocalBroker], float]]] = {
         lambda broker: 0 if broker.ring.peers is None else broker.ring.peers.counters.dropped,
     ),
 }
-assert set(COUNTERS) == {field.name for field in fields(Counters)}
+assert {*COUNTERS, *HISTOGRAMS} == {field.name for field in fields(Counters)}
 
 
 class ScrapeCollector(Collector):
@@ -275,8 +311,38 @@ class ScrapeCollector(Collector):
             yield CounterMetricFamily(f"tailrace_{name}", text, count(self._scrape.broker))
         for name, (text, gauge) in GAUGES.items():
             yield GaugeMetricFamily(f"tailrace_{name}", text, gauge(self._scrape))
+        for name, text in HISTOGRAMS.items():
+            yield _histogram(name, text, getattr(self._scrape.broker.counters, name))
         yield from self._follower_lags()
         yield from self._group_lags()
+        yield from self._topics()
+
+    def _topics(self) -> Iterator[Metric]:
+        hosted_topics = self._scrape.broker.measured_topics()
+        for name, (text, count) in TOPIC_COUNTERS.items():
+            counter = CounterMetricFamily(f"tailrace_topic_{name}", text, labels=["topic"])
+            for hosted in hosted_topics:
+                counter.add_metric([hosted.topic.name], count(hosted))
+            yield counter
+        size = GaugeMetricFamily(
+            "tailrace_topic_stored_bytes",
+            "Segments of the topic's undamaged partitions on this broker, all copies",
+            labels=["topic"],
+        )
+        lag = GaugeMetricFamily(
+            "tailrace_topic_lag_records",
+            "The largest lag of a group in the topic, of groups that this broker coordinates; NaN"
+            " when a partition is damaged",
+            labels=["topic"],
+        )
+        for hosted in hosted_topics:
+            name = hosted.topic.name
+            size.add_metric([name], sum(log.size_bytes for log in hosted.all_logs()))
+            lags = [group.lags[name] for group in self._scrape.groups if name in group.lags]
+            if lags:
+                lag.add_metric([name], max(map(_or_nan, lags), key=_nan_first))
+        yield size
+        yield lag
 
     def _follower_lags(self) -> Iterator[Metric]:
         records = GaugeMetricFamily(
@@ -310,7 +376,7 @@ class ScrapeCollector(Collector):
         )
         lost = CounterMetricFamily(
             "tailrace_group_lost_records",
-            "Records that a group never got, since retention was faster; over restarts too",
+            "Records that a group never got, by retention or a loss; over restarts too",
             labels=["group"],
         )
         for group in self._scrape.groups:
@@ -318,6 +384,27 @@ class ScrapeCollector(Collector):
             lost.add_metric([group.name], group.lost)
         yield lag
         yield lost
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    """Return it as Prometheus has it: each bucket counts those below it too."""
+    counts = accumulate(histogram.counts)
+    bounds = (*map(str, BUCKETS_S), "+Inf")
+    return HistogramMetricFamily(
+        f"tailrace_{name}",
+        text,
+        buckets=list(zip(bounds, counts, strict=True)),
+        sum_value=histogram.sum_s,
+    )
+
+
+def _or_nan(lag: int | None) -> float:
+    return nan if lag is None else lag
+
+
+def _nan_first(lag: float) -> tuple[bool, float]:
+    """Order what is not known above all numbers."""
+    return isnan(lag), lag
 
 
 async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
@@ -328,8 +415,8 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
     with suppress(NotReadyError):
         for number, view in enumerate(broker.groups.views(), start=1):
             totals = totals_of(view)
-            lag_or_nan = nan if totals.lag is None else totals.lag
-            groups.append(GroupScrape(view.group.name, lag_or_nan, totals.lost))
+            lag = _or_nan(totals.lag)
+            groups.append(GroupScrape(view.group.name, lag, totals.lost, totals.lags))
             member_count += len(view.group.members)
             if number % _GROUPS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -337,7 +424,8 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
     under_replicated = []
     if state is not None:
         counts = partition_counts(state)
-        lacking = (each for each in broker.led_ranges() if is_under_replicated(state, each))
+        away = [each for each in state.brokers if not is_alive(broker.ring, ring_view, each)]
+        lacking = (each for each in broker.led_ranges() if is_under_replicated(state, each, away))
         under_replicated = [counts.get(each.id, 0) for each in lacking]
     scrape = Scrape(
         broker,
@@ -347,6 +435,7 @@ async def metrics_text(broker: LocalBroker, *, connection_count: int) -> bytes:
         disk_bytes,
         groups,
         member_count,
+        0 if state is None else len(state.brokers),
         under_replicated,
     )
     registry = CollectorRegistry(auto_describe=False)

@@ -1,7 +1,7 @@
 """Configuration from the environment, prefix `TAILRACE_`; read once, in `__main__`."""
 
 import re
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from socket import gethostname
 from typing import Literal
@@ -14,6 +14,7 @@ from tailrace_broker.codec.columns import PAYLOAD_BYTES_MAX
 from tailrace_broker.core.ring.arithmetic import UNITS
 from tailrace_broker.net.broker import ClientView
 from tailrace_broker.net.http.origin import ANY, WebAccess
+from tailrace_broker.net.outside import ORDINAL_PLACE, Outside
 from tailrace_broker.node.ring import RingSettings
 
 MEBIBYTE = 1024 * 1024
@@ -23,7 +24,6 @@ LARGEST_BUFFER_BYTES = PAYLOAD_BYTES_MAX + PAYLOAD_BYTES_MAX // 4
 PEER_PORT = 5
 REPLICATION_PORT = 6
 PORT_MAX = 65535
-ORDINAL_PLACE = "{ordinal}"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
@@ -73,7 +73,7 @@ class Settings(BaseSettings):
 
     failback_ms: int = Field(default=30_000, ge=100)
     """How long a broker that has lost the lead of its range must be in sync before it leads again;
-    doubled by each further loss within half an hour, as each change pauses producers."""
+    doubled by each further loss within two hours, as each change pauses producers."""
 
     allowed_origins: str = ""
     """Origins whose web pages may change and read data, besides the broker's own, with commas:
@@ -116,6 +116,10 @@ class Settings(BaseSettings):
     delete_retention_ms: int = Field(default=24 * 3_600_000, ge=0)
     """A deleted topic's data stays in the trash this long."""
 
+    sealed_keep_ms: int = Field(default=660_000, ge=100)
+    """Retention leaves sealed partitions as they are for this long: their producers may repeat
+    requests in that time, which must be recognised. It decides about them twice a minute."""
+
     produce_memory_bytes: int = Field(default=64 * MEBIBYTE, ge=MEBIBYTE)
     """Bodies in flight, all connections together; over it producers get 429."""
 
@@ -148,6 +152,21 @@ class Settings(BaseSettings):
     io_threads: int = Field(default=2, ge=1, le=64)
     """Threads for disk calls and large compressions; more only take the interpreter in turns."""
 
+    outside_url: str = ""
+    """URL of each broker for clients outside of the brokers' network, `{ordinal}` in place of its
+    number, as in `https://events-{ordinal}.example:443`. Answers name it to requests whose `Host`
+    is one of these, or of `TAILRACE_OUTSIDE_HOSTS`."""
+
+    outside_port_stride: int = Field(default=0, ge=0, le=65535)
+    """By how much each broker's port outside is above that of the broker before it: 1 for node
+    ports in a row."""
+
+    outside_hosts: str = ""
+    """Hosts outside that lead to any broker, with commas: of a load balancer or an ingress."""
+
+    topic_metrics_max: int = Field(default=100, ge=0, le=10_000)
+    """Topics that have metrics of their own, the first ones by name; 0: none has."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
 
@@ -168,6 +187,13 @@ class Settings(BaseSettings):
             allowed_origins=_listed(self.allowed_origins),
         )
 
+    @cached_property
+    def outside(self) -> Outside | None:
+        """Return where clients outside reach the brokers. OutsideUrlError."""
+        if not self.outside_url:
+            return None
+        return Outside.read(self.outside_url, self.outside_port_stride, _listed(self.outside_hosts))
+
     def address_of(self, ordinal: int) -> tuple[str, int]:
         """Host and base port of a broker of the ring, this one included."""
         if self.peer_host is None:
@@ -175,9 +201,9 @@ class Settings(BaseSettings):
         host = self.peer_host.replace(ORDINAL_PLACE, str(ordinal))
         return host, self.port + self.port_stride * (ordinal - self.ordinal)
 
-    @property
+    @cached_property
     def ring(self) -> RingSettings:
-        """Return how this broker reaches the others of its ring."""
+        """Return how this broker reaches the others of its ring; each append asks."""
         return RingSettings(
             is_alone=self.peer_host is None,
             host=self.host,
@@ -193,6 +219,14 @@ class Settings(BaseSettings):
     def _address_with(self, listener: int, ordinal: int) -> tuple[str, int]:
         host, port = self.address_of(ordinal)
         return host, port + listener
+
+    @field_validator("outside_url")
+    @classmethod
+    def check_outside_url(cls, url: str) -> str:
+        """It is read when the first request comes."""
+        if url:
+            Outside.read(url, 0, ())
+        return url
 
     @field_validator("ring_secret")
     @classmethod

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import lz4.block
+import msgspec
 from crc32c import crc32c
 from zstandard import ZstdCompressor, ZstdDecompressor, ZstdError, frame_content_size
 
@@ -83,10 +84,11 @@ class BatchPlace(NamedTuple):
     high_watermark: int
 
 
-class StoredBatch(NamedTuple):
+class StoredBatch(msgspec.Struct, frozen=True, gc=False):
     """A batch as it is stored: its header, and all its bytes as buffers one after the other.
 
-    With a producer table these are header, table, payload and fill.
+    With a producer table these are header, table, payload and fill. Memory has many of them, in no
+    cycle: a garbage collector that checks each of them costs as much as to make it.
     """
 
     header: BatchHeader
@@ -175,12 +177,11 @@ def _before_crc(flags: int) -> tuple[bytes, int]:
 
 def stamp_batches(bodies: Iterable[BatchBody], first: BatchPlace) -> list[StoredBatch]:
     """Put bodies at consecutive offsets; `first`: where the first goes."""
-    batches: list[StoredBatch] = []
-    place = first
-    for body in bodies:
-        if batches:
-            base_offset = batches[-1].header.end_offset
-            place = first._replace(base_offset=base_offset, previous_epoch=first.epoch)
+    body, *others = bodies
+    batches = [stamp_batch(body, first)]
+    for body in others:
+        base_offset = batches[-1].header.end_offset
+        place = first._replace(base_offset=base_offset, previous_epoch=first.epoch)
         batches.append(stamp_batch(body, place))
     return batches
 

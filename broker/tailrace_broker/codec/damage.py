@@ -8,7 +8,7 @@ was found, loss count u32), CRC-32C u32 of all else, then for each loss, in the 
 |------|--------------|------------------------------------------------------------|
 | i64  | first offset | of the records that are lost                               |
 | i64  | end offset   | where the log goes on                                      |
-| i64  | accepted     | µs: when a person accepted it; 0: the broker found its end |
+| i64  | accepted     | µs: when a person had accepted it; 0: nobody has           |
 """
 
 import struct

@@ -3,9 +3,9 @@
 A file is blocks of 4 KiB, zero-written once and then used in rounds. Its first block starts with
 the file header; frames follow, each from a block's start, what is left of its last block is zeros.
 
-File header, 32 bytes, little-endian: magic u32 `TRLK`, version u16, 2 zero bytes, CRC-32C u32 of
+File header, 40 bytes, little-endian: magic u32 `TRLK`, version u16, 2 zero bytes, CRC-32C u32 of
 all else of it, boot u32 (grows with each start that writes here), journal id u64, sequence u64 of
-the first frame of this round.
+the first frame of this round, size u64 of the file: one that is shorter has been cut.
 
 Frame: a header of 48 bytes and entries, each a whole batch (`tailrace.wire`) or a cut, of any
 partitions. Header: magic u32 `TRLJ`, version u16, 2 zero bytes, CRC-32C u32 of all else of it,
@@ -53,6 +53,7 @@ class JournalFileHeader(NamedTuple):
     boot: int
     journal_id: int
     first_sequence: int
+    size_bytes: int
 
 
 class JournalCut(NamedTuple):
@@ -88,7 +89,7 @@ class JournalFrame(NamedTuple):
 
 
 def encode_file_header(header: JournalFileHeader) -> bytes:
-    """The 32 bytes that begin a round of a file."""
+    """The 40 bytes that begin a round of a file."""
     return _with_crc(
         JOURNAL_FILE_HEADER.pack(JOURNAL_FILE_MAGIC, JOURNAL_VERSION, 0, *header),
     )

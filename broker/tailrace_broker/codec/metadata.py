@@ -18,7 +18,7 @@ from tailrace_broker.model.ring_state import Start
 from tailrace_broker.model.topic import Topic
 
 FORMAT_VERSION = 1
-IDENTITY_VERSION = 3  # of `meta.json`, and so of the data directory
+IDENTITY_VERSION = 4  # of `meta.json`, and so of the data directory
 LOG_START_VERSION = 2
 
 T = TypeVar("T")

@@ -96,7 +96,7 @@ def unpack_columns(
 
 
 def find_record_of_time(
-    header: BatchHeader, columns: memoryview, timestamp_us: int, *, first_offset: int = 0
+    header: BatchHeader, columns: memoryview, timestamp_us: int, *, first_offset: int
 ) -> int | None:
     """Offset of the batch's first record of this time or later, from `first_offset` on.
 

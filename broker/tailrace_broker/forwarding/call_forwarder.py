@@ -23,6 +23,7 @@ from tailrace_broker.model.errors import (
     TailraceError,
 )
 from tailrace_broker.model.forwarding import (
+    PRODUCERS,
     CallAnswer,
     CallCancelled,
     CallFailed,
@@ -130,6 +131,11 @@ class CallForwarder:
     async def ask(self, ordinal: int, target: bytes) -> bytes:
         """See `Broker.ask_broker`."""
         answer = await self.forward(ordinal, ForwardedCall(0, target, ""))
+        return await contents_of(answer)
+
+    async def ask_producers(self, ordinal: int, target: bytes) -> bytes:
+        """Return what that broker knows of a sealed partition's producers (`topics/`)."""
+        answer = await self.forward(ordinal, ForwardedCall(0, target, "", PRODUCERS))
         return await contents_of(answer)
 
     async def forward(

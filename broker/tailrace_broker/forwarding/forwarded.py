@@ -29,6 +29,7 @@ from tailrace_broker.model.forwarding import (
     ForwardedBatch,
     ForwardedCall,
     ForwardedEvents,
+    InheritedAppend,
     StoredAppend,
     TurnOf,
 )
@@ -137,7 +138,7 @@ class ForwardedRequests:
         if not self._memory.is_ready:
             return NotReadyError("the broker is recovering its data, or stopping")
         hosted = self._hosted_of(place.log.topic_id)
-        if hosted is None or place.log.partition >= len(hosted.logs):
+        if hosted is None or place.log.partition not in hosted.logs:
             return NotReadyError("the leader has not heard of the partition yet")
         try:
             return hosted.open_log_of(place.log.partition)
@@ -177,6 +178,7 @@ class _Answers:
         self._loop = loop
         self._stored: list[StoredAppend] = []
         self._failed: list[FailedRequest] = []
+        self._inherited: list[InheritedAppend] = []
         self._is_flush_due = False
         # By partition the last turn of which something was refused.
         self._refused: dict[LogKey, int] = {}
@@ -189,8 +191,11 @@ class _Answers:
 
     def stored(self, number: int, outcome: Appended) -> None:
         """It is in the log."""
-        offset, is_duplicate, copies = outcome
-        self._stored.append(StoredAppend(number, offset, is_duplicate, copies))
+        offset, is_duplicate, copies, partition = outcome
+        if partition is None:
+            self._stored.append(StoredAppend(number, offset, is_duplicate, copies))
+        else:
+            self._inherited.append(InheritedAppend(number, partition, offset))
         self._flush_soon()
 
     def failed(self, place: TurnOf, number: int, error: TailraceError) -> None:
@@ -208,7 +213,9 @@ class _Answers:
     def flush(self) -> None:
         """Send what there is."""
         self._is_flush_due = False
-        if self._stored or self._failed:
-            message = AppendAnswers(tuple(self._stored), tuple(self._failed))
-            self._stored, self._failed = [], []
+        if self._stored or self._failed or self._inherited:
+            message = AppendAnswers(
+                tuple(self._stored), tuple(self._failed), tuple(self._inherited)
+            )
+            self._stored, self._failed, self._inherited = [], [], []
             self.link.send(message)

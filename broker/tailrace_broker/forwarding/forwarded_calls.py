@@ -4,12 +4,13 @@ Appends are no such requests (`forwarding/forwarded.py`).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from tailrace.wire import JSON_CONTENT_TYPE
 from tailrace_broker.codec.forwarded_errors import failed_request
 from tailrace_broker.model.errors import InvalidParameterError, MethodNotAllowedError, TailraceError
 from tailrace_broker.model.forwarding import (
+    PRODUCERS,
     CallAnswer,
     CallCancelled,
     CallFailed,
@@ -31,8 +32,15 @@ PART_BYTES = 512 * 1024
 class ForwardedCalls:
     """State changes on the event loop only."""
 
-    def __init__(self, broker: Broker, match: Callable[[], Match], spawn: Spawn) -> None:
-        """`match`: finds their routes."""
+    def __init__(
+        self,
+        broker: Broker,
+        match: Callable[[], Match],
+        spawn: Spawn,
+        producers_of: Callable[[bytes], Awaitable[bytes]],
+    ) -> None:
+        """`match`: finds their routes. `producers_of`: answers `PRODUCERS`."""
+        self._producers_of = producers_of
         self._broker = broker
         self._match = match
         self._spawn = spawn
@@ -90,6 +98,8 @@ class ForwardedCalls:
 
     async def _respond(self, message: ForwardedCall) -> Response:
         """Run the handler of the route. What it raises."""
+        if message.method == PRODUCERS:
+            return Response((await self._producers_of(message.target),))
         matched = self._match()(message.method.encode(), message.target)
         if isinstance(matched.parameters, InvalidParameterError):
             raise matched.parameters.with_traceback(None)  # others of this target share it

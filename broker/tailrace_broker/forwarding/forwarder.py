@@ -26,6 +26,7 @@ from tailrace_broker.core.forwarding.partition_queue import (
     WaitingAppend,
     is_refusal,
     is_role_end,
+    is_sealed,
 )
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.forwarding.call_forwarder import CallForwarder
@@ -49,7 +50,8 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.forwarding import AppendAnswers
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RingState
-from tailrace_broker.net.broker import Appends, OpenTopic
+from tailrace_broker.net.broker import OpenTopic
+from tailrace_broker.net.logs import Appends
 from tailrace_broker.net.replication.link import Link
 from tailrace_broker.net.replication.links import ReplicationLinks
 from tailrace_broker.node.ring import RingNode
@@ -102,6 +104,10 @@ class Forwarder:
         self._here_number = 0  # of those that go to an own log
         self._queues: dict[LogKey, PartitionQueue] = {}
         self._to_pump: dict[PartitionQueue, None] = {}
+        # What is appended to the children of its partition now, and what says so.
+        self._moving: tuple[TailraceError, WaitingAppend] | None = None
+        # Children by the parents whose requests must go first, and are not all answered or moved.
+        self._blocked: dict[LogKey, set[LogKey]] = {}
         self._watch_timer: asyncio.TimerHandle | None = None
         ring.on_applied.append(self._on_applied)
 
@@ -130,10 +136,17 @@ class Forwarder:
 
     # --- appends ---
 
-    def appends_to(self, hosted: OpenTopic, partition: int) -> Appends:
-        """Where to append to the partition. NotLeaderError: it is sealed."""
+    def appends_to(
+        self, hosted: OpenTopic, partition: int, moved: TailraceError | None = None
+    ) -> Appends:
+        """Where to append to the partition. NotLeaderError: it is sealed.
+
+        `moved`: what a request was answered that waited for a parent of it.
+        """
         assert isinstance(hosted, HostedTopic)
         hosted.check_open(partition)
+        if moved is not None and self._moving is not None and self._moving[0] is moved:
+            return MovedLog(self, hosted, partition, self._moving[1])
         return ForwardedLog(self, hosted, partition)
 
     def append(
@@ -148,7 +161,7 @@ class Forwarder:
         key = LogKey(hosted.topic.topic_id, partition)
         append = WaitingAppend(contents, done, producer, self._now_ms() + self._timeout_ms)
         queue = self._queues.get(key) if self._queues else None
-        if queue is None:
+        if queue is None and not (self._blocked and key in self._blocked):
             log = hosted.logs[partition]
             if isinstance(log, PartitionLog) and log.role.elsewhere is None:
                 _append_to(log, contents, partial(self._ended_here, key, append), producer)
@@ -167,6 +180,9 @@ class Forwarder:
             append.done(outcome)
             return
         error = outcome.error
+        if is_sealed(error):
+            self._move(append, error)
+            return
         is_in_doubt = is_role_end(error) and append.producer is not None
         if self._waiting.is_stopping or not (is_refusal(error) or is_in_doubt):
             append.done(outcome)
@@ -183,6 +199,63 @@ class Forwarder:
         if queue is None:
             queue = self._queues[key] = PartitionQueue(key, self._turns)
         return queue
+
+    # --- sealed partitions ---
+
+    def _move_sealed(self) -> None:
+        """In the turn in which partitions are sealed, so that nothing passes what they have."""
+        for key in sorted(self._queues):  # parents first
+            hosted = self._hosted_of(key.topic_id)
+            found = None if hosted is None else hosted.topic.find(key.partition)
+            if hosted is not None and found is not None and found.is_sealed:
+                self._move_all(self._queues[key], hosted)
+
+    def _move_all(self, queue: PartitionQueue, hosted: HostedTopic) -> None:
+        """Have what waits for a sealed partition appended to its children, by who has its events.
+
+        They wait for it: no request of a key passes an earlier one.
+        """
+        key = queue.key
+        if queue.has_sent or key in self._blocked:
+            queue.seal(self._now_ms())
+            for child in hosted.topic.at(key.partition).children:
+                self._blocked.setdefault(LogKey(key.topic_id, child), set()).add(key)
+            return
+        error = hosted.sealed_error(key.partition)
+        for append in queue.take_waiting():
+            self._waiting.end_one()
+            self._move(append, error)
+        self._unblock(key)
+
+    def _move(self, append: WaitingAppend, error: TailraceError) -> None:
+        self._moving = error, append
+        append.done(AppendFailed(error))
+        self._moving = None
+
+    def append_moved(
+        self,
+        hosted: HostedTopic,
+        partition: int,
+        contents: Contents,
+        done: OnAppended,
+        producer: Producer | None,
+        moved: WaitingAppend,
+    ) -> None:
+        """Append what waited for a parent of the partition, or a part of it."""
+        append = WaitingAppend(contents, done, producer, moved.deadline_ms)
+        append.may_be_stored, append.error = moved.may_be_stored, moved.error
+        queue = self._queue_of(LogKey(hosted.topic.topic_id, partition))
+        queue.add_moved(append)
+        self._pump_soon(queue)
+
+    def _unblock(self, parent: LogKey) -> None:
+        """All that came to it is answered or moved."""
+        for child, parents in list(self._blocked.items()):
+            parents.discard(parent)
+            if not parents:
+                del self._blocked[child]
+                if child in self._queues:
+                    self._pump_soon(self._queues[child])
 
     # --- sending ---
 
@@ -201,10 +274,18 @@ class Forwarder:
         """Send what may be sent."""
         partition = queue.key.partition
         hosted = self._hosted_of(queue.key.topic_id)
-        if hosted is None:
-            gone = TopicNotFoundError("the topic was deleted meanwhile")
+        found = None if hosted is None else hosted.topic.find(partition)
+        if hosted is None or found is None:
+            gone: TailraceError = TopicNotFoundError("the topic was deleted meanwhile")
+            if hosted is not None:
+                gone = hosted.topic.no_partition(partition)
             for waiting in queue.take_waiting():
                 self._give_up(queue, waiting, gone)
+            return
+        if found.is_sealed:
+            self._move_all(queue, hosted)
+            return
+        if self._blocked and queue.key in self._blocked:
             return
         leader = self._leader_of(hosted, partition)
         route = None if leader is None else self._routes.get(leader)
@@ -279,6 +360,11 @@ class Forwarder:
             queue = route.under_way.pop(number, None)
             if queue is not None:
                 self._ended(queue, number, Appended(offset, is_duplicate, copies))
+        for number, partition, offset in message.inherited:
+            queue = route.under_way.pop(number, None)
+            if queue is not None:
+                outcome = Appended(offset, is_duplicate=True, partition=partition)
+                self._ended(queue, number, outcome)
         for failed in message.failed:
             queue = route.under_way.pop(failed.number, None)
             if queue is not None:
@@ -294,7 +380,7 @@ class Forwarder:
             append = queue.failed(number, outcome.error, self._now_ms())
             if append is not None:
                 self._give_up(queue, append, outcome.error)
-        if queue.has_unsent:
+        if queue.has_unsent or self._blocked:
             self._pump_soon(queue)
 
     def _finish(self, append: WaitingAppend, outcome: AppendOutcome) -> None:
@@ -358,6 +444,7 @@ class Forwarder:
 
     def _on_applied(self, _: RingState | None, after: RingState) -> None:
         if self._links is not None and not self._waiting.is_stopping:
+            self._move_sealed()
             self._link_to_others(after)
             self._pump_all()
 
@@ -384,7 +471,8 @@ class Forwarder:
                 given_up_count += 1
             if not len(queue):
                 del self._queues[key]
-            elif queue.has_unsent:
+                self._unblock(key)
+            elif queue.has_unsent or self._blocked:
                 self._pump_soon(queue)
         if given_up_count:
             _log.warning("forwards.unheard", requests=given_up_count)
@@ -404,10 +492,11 @@ class Forwarder:
         return None if route is None else route.link
 
     def _leader_of(self, hosted: HostedTopic, partition: int) -> int | None:
-        """As this broker has applied it."""
-        state = self._ring.state
+        """As this broker has applied it; None: nobody, or the partition is gone."""
+        state, found = self._ring.state, hosted.topic.find(partition)
         assert state is not None
-        leader = state.ranges[hosted.topic.partitions[partition].range_id].leader
+        owner = None if found is None else state.ranges.get(found.range_id)
+        leader = None if owner is None else owner.leader
         return None if leader is None else leader.ordinal
 
     def _name_of(self, queue: PartitionQueue) -> str:
@@ -439,19 +528,38 @@ class ForwardedLog:
     ) -> None:
         """Append one event, which shares a batch with others."""
         contents = EventContents(key, value, timestamp_us, flags)
-        self._forwarder.append(self._hosted, self._partition, contents, done, producer)
+        self._append(contents, done, producer)
 
     def append_columns(
         self, columns: RecordColumns, done: OnAppended, producer: Producer | None = None
     ) -> None:
         """Append a request's records as a batch of their own."""
-        self._forwarder.append(self._hosted, self._partition, columns, done, producer)
+        self._append(columns, done, producer)
 
     def append_batch(
         self, body: BatchBody, done: OnAppended, producer: Producer | None = None
     ) -> None:
         """Append a batch that is compressed and checked already."""
-        self._forwarder.append(self._hosted, self._partition, body, done, producer)
+        self._append(body, done, producer)
+
+    def _append(self, contents: Contents, done: OnAppended, producer: Producer | None) -> None:
+        self._forwarder.append(self._hosted, self._partition, contents, done, producer)
+
+
+class MovedLog(ForwardedLog):
+    """A partition to which a request goes on whose partition was sealed before it took it."""
+
+    __slots__ = ("_moved",)
+
+    def __init__(
+        self, forwarder: Forwarder, hosted: HostedTopic, partition: int, moved: WaitingAppend
+    ) -> None:
+        super().__init__(forwarder, hosted, partition)
+        self._moved = moved
+
+    def _append(self, contents: Contents, done: OnAppended, producer: Producer | None) -> None:
+        place = self._hosted, self._partition
+        self._forwarder.append_moved(*place, contents, done, producer, self._moved)
 
 
 def _append_to(

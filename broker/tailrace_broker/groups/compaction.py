@@ -1,8 +1,9 @@
 """Compacts a partition of `__groups` when most of what it holds says nothing any more."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Container, Coroutine, Sequence
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -39,21 +40,23 @@ class GroupCompaction:
 
     async def _compact(self) -> None:
         try:
-            await self._log.compact(self._append_snapshots)
+            await self._log.compact(self._append_living)
         except TailraceError as error:  # when it has grown further it is tried again
             partition = self._log.partition
             _log.warning("compaction.failed", partition=partition, detail=error.detail)
         finally:
             self._is_under_way = False
 
-    async def _append_snapshots(self) -> None:
-        """Append a snapshot of each group, without positions in topics that are gone for good."""
-        writers = self._writers()
-        read = {topic_id for writer in writers for topic_id in writer.topic_ids()}
-        gone = await self._topics.gone(read)
+    async def _append_living(self) -> None:
+        """Append the snapshots without positions in topics that are gone for good."""
+        read = {topic_id for writer in self._writers() for topic_id in writer.topic_ids()}
+        await self.append_snapshots(await self._topics.gone(read))
+
+    async def append_snapshots(self, gone: Container[UUID] = ()) -> None:
+        """Append a snapshot of each group. As `GroupLog.append`."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for writer in writers:
+                for writer in self._writers():
                     tasks.create_task(writer.append_snapshot(gone))
         except ExceptionGroup as group:
             raise group.exceptions[0] from None

@@ -10,29 +10,38 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import structlog
 
-from tailrace_broker.core.groups.group import FetchRange, Group, not_registered
+from tailrace_broker.core.groups.group import FetchRange, Group
 from tailrace_broker.core.groups.kind import check_consumer_group
 from tailrace_broker.core.groups.registration import check_same
+from tailrace_broker.core.groups.unknown import group_not_found, not_registered
+from tailrace_broker.groups.bounds import GroupBounds
 from tailrace_broker.groups.compaction import GroupCompaction
 from tailrace_broker.groups.log import GroupLog
-from tailrace_broker.groups.polled_logs import PolledLog, PolledLogs, fits, lost_end_error
+from tailrace_broker.groups.polled_logs import (
+    PolledLog,
+    PolledLogs,
+    fit,
+    fits,
+    lost_end_error,
+    pass_over_losses,
+    wait_at,
+)
 from tailrace_broker.groups.sessions import GroupSessions
+from tailrace_broker.groups.stored_groups import GroupsReader, read_groups
 from tailrace_broker.groups.writer import GroupWriter, Waiter, end
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     ConsumerExistsError,
-    GroupNotFoundError,
     NotReadyError,
     StaleDeliveryError,
     TailraceError,
-    TooManyConsumersError,
-    TooManyGroupsError,
 )
 from tailrace_broker.model.group import (
+    GROUPS_TOPIC,
     Confirmation,
     Deleted,
     GroupEvent,
@@ -59,13 +68,6 @@ class Coordinated:
     is_stored: bool = False  # some group event of it
     topics: dict[str, Topic] = field(default_factory=dict)  # of its consumers, by name
     waiters: dict[str, Waiter] = field(default_factory=dict)  # polls, by consumer
-
-
-class GroupBounds(NamedTuple):
-    """`groups`: of a broker; `consumers`: of a group."""
-
-    groups: int
-    consumers: int
 
 
 class PartitionCoordinator:
@@ -105,14 +107,18 @@ class PartitionCoordinator:
         self._is_closed = False
 
     async def load(self) -> None:
-        """Read what is stored. StoredDataError, NoLeaderError."""
-        now_us = self._clock_us()
-        async for name, event in self.log.events():
-            coordinated = self.by_name.get(name) or self._add(name)
-            coordinated.group.apply(event, now_us)
-            coordinated.is_stored = True
-            if isinstance(event, Deleted):
-                del self.by_name[name]
+        """Read what is stored; what its parents had a new partition stores first.
+
+        StoredDataError: this partition is damaged. OverloadError: it may be tried again.
+        """
+        log, topic = self.log, self._topics.internal[GROUPS_TOPIC].topic
+        reader = GroupsReader(log.epoch, self._numbers, self._clock_us(), self._logs.find_sealed)
+        stored = await read_groups(reader, topic, topic.at(log.partition), log, log.read_end)
+        for group in stored.by_name.values():
+            self._add(group).is_stored = True
+        if stored.is_inherited:
+            await self._compaction.append_snapshots()
+            await log.append_inherited()
 
     async def begin(self) -> None:
         """Coordinate what was read."""
@@ -125,21 +131,15 @@ class PartitionCoordinator:
     async def _fit_all(self) -> None:
         """Bring all positions to where the logs are.
 
-        A log that is the only copy may have lost its end: what comes next under those offsets is
-        new to its groups.
+        A log that is the only copy may have lost its end: what comes under those offsets is new.
         """
-        logs = {
-            TopicPartition(hosted.topic.topic_id, log.place.partition): log
-            for hosted in self._topics.by_name.values()
-            for log in hosted.whole_logs()  # the files of others may be restored
-            if log.knows_end
-        }
+        logs = self._logs.whole()
         for found in list(self.by_name.values()):
             group = found.group
-            for tp in group.positions.keys() & logs.keys():
-                group.fit(tp, logs[tp].log_start, logs[tp].high_watermark)
-            if group.uncommitted() is not None:
+            fits_here = group.positions.keys() & logs.keys()
+            if any(await asyncio.gather(*(fit(group, tp, logs[tp]) for tp in fits_here))):
                 _log.warning("group.moved", group=group.name, lost_records=group.lost)
+            if group.uncommitted() is not None:
                 with suppress(TailraceError):  # the next poll tries again
                     await found.writer.saved()
 
@@ -165,6 +165,11 @@ class PartitionCoordinator:
         self.log.check_led()
         if self._is_closed:
             raise NotReadyError("the broker does not coordinate these groups any more; try again")
+
+    async def check_surely_led(self) -> None:
+        """As `check_led`; NoLeaderError: another broker may coordinate these groups by now."""
+        await self.log.check_surely_led()
+        self.check_led()
 
     # --- consumers ---
 
@@ -214,12 +219,15 @@ class PartitionCoordinator:
         self.check_led()
         consumer_id, poll_number = poll.consumer_id, poll.poll_number
         coordinated = self._of_consumer(consumer_id)
+        left = pass_over_losses(coordinated.group, unreadable)
+        if len(left) < len(unreadable):
+            self._on_moved(coordinated)
         member = coordinated.group.members.get(consumer_id)
         delivery = member.delivery if member is not None else None
-        if delivery is not None and delivery.ranges.keys() <= unreadable.keys():
+        if delivery is not None and delivery.ranges.keys() <= left.keys():
             coordinated.group.withdraw(consumer_id, poll_number, delivery.number)
             self._wake_when_freed(coordinated)
-        return await self._found(coordinated, consumer_id, poll_number, unreadable, wait_ms)
+        return await self._found(coordinated, consumer_id, poll_number, left, wait_ms)
 
     async def _found(
         self,
@@ -233,20 +241,24 @@ class PartitionCoordinator:
         group = found.group
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + wait_ms / 1000
+        is_fitted = False
         while True:
             self.check_led()
             if consumer_id not in group.members:
                 raise not_registered(consumer_id)
             is_last = group.members[consumer_id].poll_number == poll_number
             logs, problem = self._logs_of(found, consumer_id, unreadable) if is_last else ([], None)
+            unfit = [(each.tp, log) for each, log in logs if not fits(log, each.start)]
+            if unfit and not is_fitted:
+                await self._fit(found, unfit)
+                is_fitted = True
+                continue  # others may have polled meanwhile
             fetch_ranges = [
                 log for log in logs if log[0].start < (log[0].end or log[1].high_watermark)
             ]
             if fetch_ranges or not is_last or loop.time() >= ends_s:
                 member = group.members[consumer_id]
-                first = (
-                    poll_number % len(fetch_ranges) if fetch_ranges else 0
-                )  # each partition has its turn
+                first = poll_number % max(1, len(fetch_ranges))  # each partition has its turn
                 return GroupPoll(
                     consumer_id,
                     poll_number,
@@ -257,11 +269,13 @@ class PartitionCoordinator:
                     problem,
                 )
             await self._wait(found, consumer_id, [log for _, log in logs], ends_s)
+            is_fitted = False
 
-    def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
+    async def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
         """Deliver as `net.broker.GroupCoordinator` says."""
+        await self.check_surely_led()
         coordinated = self._by_consumer.get(poll.consumer_id)
-        if coordinated is None or self._is_closed or not self.log.is_led:
+        if coordinated is None:
             return None
         ranges = {
             fetch_range.tp: (fetch_range.start, end)
@@ -290,6 +304,8 @@ class PartitionCoordinator:
         coordinated.group.confirm(consumer_id, said, self._clock_us())
         self._counters.group_commits += 1
         self._on_confirmed(coordinated)
+        if coordinated.group.uncommitted() is None:  # else an append is a proof as well
+            await self.check_surely_led()
         await coordinated.writer.saved()
 
     async def goodbye(self, consumer_id: str, said: Confirmation, *, commits: bool) -> None:
@@ -324,7 +340,8 @@ class PartitionCoordinator:
             for name, hosted in self._topics.by_name.items()
             if hosted.topic.topic_id in known or name in subscribed
         }
-        return GroupView(coordinated.group, topics, self.log.partition, self._clock_us())
+        place, now_us = self.log.partition, self._clock_us()
+        return GroupView(coordinated.group, topics, place, now_us, self._logs.heard)
 
     async def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Reset as `net.broker.GroupCoordinator` says."""
@@ -362,15 +379,12 @@ class PartitionCoordinator:
     def _group(self, name: str) -> Coordinated:
         """The one that is there, or a new one. TooManyGroupsError."""
         self.check_led()
-        if name not in self.by_name and self._group_count() >= self._bounds.groups:
-            raise TooManyGroupsError(
-                f"this broker coordinates {self._bounds.groups} groups, and takes no more; delete "
-                "those that nobody needs (tailrace group delete), or raise TAILRACE_GROUPS_MAX"
-            )
-        return self.by_name.get(name) or self._add(name)
+        if name not in self.by_name:
+            self._bounds.check_groups(self._group_count())
+        return self.by_name.get(name) or self._add(Group(name, self.log.epoch, self._numbers))
 
-    def _add(self, name: str) -> Coordinated:
-        group = Group(name, self.log.epoch, self._numbers)
+    def _add(self, group: Group) -> Coordinated:
+        name = group.name
         coordinated = Coordinated(group, self)
         coordinated.writer = GroupWriter(
             group,
@@ -430,7 +444,6 @@ class PartitionCoordinator:
         group = found.group
         logs: list[tuple[FetchRange, PolledLog]] = []
         problem: TailraceError | None = None
-        has_moved = False
         for fetch_range in group.fetch_ranges(consumer_id, found.topics):
             if fetch_range.tp in unreadable:
                 problem = problem or unreadable[fetch_range.tp]
@@ -444,15 +457,15 @@ class PartitionCoordinator:
                 if lost is not None:
                     problem = problem or lost
                     continue
-                if not fits(log, fetch_range.start):
-                    group.fit(fetch_range.tp, log.log_start, log.high_watermark)
-                    has_moved = True
                 logs.append((fetch_range, log))
-        if not has_moved:
-            return logs, problem
-        _log.warning("group.moved", group=group.name, lost_records=group.lost)
-        self._on_confirmed(found)
-        return self._logs_of(found, consumer_id, unreadable)
+        return logs, problem
+
+    async def _fit(
+        self, found: Coordinated, unfit: Sequence[tuple[TopicPartition, PolledLog]]
+    ) -> None:
+        """Bring positions to where the logs are."""
+        if any(await asyncio.gather(*(fit(found.group, tp, log) for tp, log in unfit))):
+            self._on_moved(found)
 
     async def _wait(
         self, found: Coordinated, consumer_id: str, logs: Sequence[PolledLog], ends_s: float
@@ -460,15 +473,9 @@ class PartitionCoordinator:
         """Wait until there may be something, or time is up."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         found.waiters[consumer_id] = waiter
-        for log in logs:
-            log.add_waiter(waiter)
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(ends_s):
-                    await waiter
+            await wait_at(logs, waiter, ends_s)
         finally:
-            for log in logs:
-                log.remove_waiter(waiter)
             if found.waiters.get(consumer_id) is waiter:
                 del found.waiters[consumer_id]
         if consumer_id in found.group.members:
@@ -483,6 +490,11 @@ class PartitionCoordinator:
         if found.group.has_freed:
             found.group.has_freed = False
             self._wake(found)
+
+    def _on_moved(self, found: Coordinated) -> None:
+        """Report that positions have moved to where there are records."""
+        _log.warning("group.moved", group=found.group.name, lost_records=found.group.lost)
+        self._on_confirmed(found)
 
     def _on_confirmed(self, found: Coordinated) -> None:
         """Reschedule when positions have moved."""
@@ -507,13 +519,7 @@ class PartitionCoordinator:
         topics = {name: by_name[name].topic for name in wanted.topics if name in by_name}
         joined = found.group.join(wanted, topics, ends or {}, self._clock_us())
         if joined is not None:
-            if len(found.group.members) >= self._bounds.consumers:
-                raise TooManyConsumersError(
-                    f'group "{wanted.group}" has {self._bounds.consumers} consumers, and takes no '
-                    "more; stop those that have nothing to do, or raise "
-                    "TAILRACE_GROUP_CONSUMERS_MAX",
-                    group=wanted.group,
-                )
+            self._bounds.check_consumers(found.group)
             self._by_consumer[wanted.consumer_id] = found  # no other group takes it meanwhile
             try:
                 await found.writer.store(joined)
@@ -560,7 +566,7 @@ class PartitionCoordinator:
             self._wake(found)
 
     def on_topic_changed(self, topic: str) -> None:
-        """It has come, or gone."""
+        """It has come, or gone, or has more partitions."""
         for found in self.by_name.values():
             if topic in found.group.topics_of_members():
                 self._rebalance(found)
@@ -581,10 +587,3 @@ def check_free(by_consumer: Mapping[str, Coordinated], wanted: Subscription) -> 
     member = found.group.members.get(wanted.consumer_id)
     if member is not None:
         check_same(member.subscription, wanted)
-
-
-def group_not_found(group: str) -> GroupNotFoundError:
-    """The error of every request for a group that is not there."""
-    return GroupNotFoundError(
-        f'group "{group}" does not exist; GET /v1/groups lists those that do', group=group
-    )

@@ -13,29 +13,32 @@ from typing import Any
 
 import structlog
 
-from tailrace_broker.core.groups.group import not_registered
+from tailrace_broker.core.groups.unknown import group_not_found, not_registered
+from tailrace_broker.core.ring.topics import ids_of
+from tailrace_broker.groups.bounds import GroupBounds
 from tailrace_broker.groups.coordinator import (
     Coordinated,
-    GroupBounds,
     PartitionCoordinator,
     check_free,
-    group_not_found,
 )
 from tailrace_broker.groups.log import GroupLog
 from tailrace_broker.groups.polled_logs import PolledLogs
-from tailrace_broker.groups.remote_log import Fetch, RemoteLogs
+from tailrace_broker.groups.remote_log import Fetch, RemoteLog, RemoteLogs
+from tailrace_broker.model.commands import InheritedAll
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     NotReadyError,
+    RingRefusedError,
     StoredDataError,
     TailraceError,
 )
 from tailrace_broker.model.group import GROUPS_TOPIC, Confirmation, Subscription, TopicPartition
-from tailrace_broker.model.topic import TopicSettings, check_topic_name
+from tailrace_broker.model.topic import Topic, TopicSettings, check_topic_name
 from tailrace_broker.net.broker import GroupPoll, GroupView
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.topics.hosted_topic import may_be_opened_later
 from tailrace_broker.topics.topics import Topics
 
 # How long a request waits for a coordinator that reads its log.
@@ -146,10 +149,10 @@ class Groups:
         coordinator = await self._of_consumer(poll.consumer_id)
         return await coordinator.poll_on(poll, unreadable, wait_ms)
 
-    def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
+    async def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
         """Deliver as `net.broker.GroupCoordinator` says."""
         found = self._by_consumer.get(poll.consumer_id)
-        return None if found is None else found.coordinator.deliver(poll, ends)
+        return None if found is None else await found.coordinator.deliver(poll, ends)
 
     def withdraw(self, poll: GroupPoll, delivery: int) -> None:
         """Withdraw as `net.broker.GroupCoordinator` says."""
@@ -166,12 +169,19 @@ class Groups:
         coordinator = await self._of_consumer(consumer_id)
         await coordinator.goodbye(consumer_id, said, commits=commits)
 
+    @property
+    def generation(self) -> int:
+        """Return a number that grows when groups go on in other partitions."""
+        state = self._ring.state
+        topic = None if state is None else state.topics.get(GROUPS_TOPIC)
+        return 0 if topic is None else topic.next_partition
+
     def leader_of(self, group: str) -> int | None:
         """Return the broker that coordinates this group; None: there is none, or none is known."""
         hosted, state = self._topics.internal.get(GROUPS_TOPIC), self._ring.state
         if hosted is None or state is None:
             return None
-        partition = hosted.topic.partitions[hosted.partition_of_key(group.encode())]
+        partition = hosted.topic.at(hosted.partition_of_key(group.encode()))
         leader = state.ranges[partition.range_id].leader
         return None if leader is None else leader.ordinal
 
@@ -188,6 +198,21 @@ class Groups:
 
     # --- groups ---
 
+    def check_loaded(self) -> None:
+        """As `net.broker.GroupCoordinator` says."""
+        if self._lacks_some():
+            raise _still_loading()
+
+    async def check_surely_led(self, group: str | None = None) -> None:
+        """As `net.broker.GroupCoordinator` says."""
+        self._topics.check_ready()
+        if group is not None:
+            found = [self._present(self._partition_of(group))]
+        else:
+            found = [each for each in self._by_partition.values() if each.log.is_led]
+        of_ranges = {each.log.range_id: each for each in found}.values()
+        await asyncio.gather(*(each.check_surely_led() for each in of_ranges))
+
     def views(self) -> Iterator[GroupView]:
         """Return the views as `net.broker.GroupCoordinator` says."""
         self._topics.check_ready()
@@ -200,6 +225,10 @@ class Groups:
         self._topics.check_ready()
         partition = self._partition_of(group)
         return self._present(partition).view(group)
+
+    def log_elsewhere(self, topic: Topic, partition: int) -> RemoteLog:
+        """Return the log as `net.broker.GroupCoordinator` says."""
+        return self._remote_logs.unfollowed(topic.name, partition)
 
     async def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Reset as `net.broker.GroupCoordinator` says."""
@@ -241,8 +270,7 @@ class Groups:
             await self._loaded()
         found = self._by_consumer.get(consumer_id)
         if found is None:
-            if self._lacks_some():
-                raise _still_loading()
+            self.check_loaded()
             raise not_registered(consumer_id)
         found.coordinator.check_led()
         return found.coordinator
@@ -260,17 +288,26 @@ class Groups:
             return found
         if partition in self._damaged:
             raise self._damaged[partition].with_traceback(None)
-        self._topics.internal[GROUPS_TOPIC].log_of(partition)
+        hosted = self._topics.internal[GROUPS_TOPIC]
+        if hosted.topic.find(partition) is not None:  # else its children have the group by now
+            hosted.log_of(partition)
         raise _still_loading()
 
     def _lacks_some(self) -> bool:
         """This broker leads groups that it has not read, or coordinates no more."""
-        return any(
-            log.is_served
-            and log.place.partition not in self._by_partition
-            and log.place.partition not in self._damaged
-            for log in self._logs()
-        )
+        known = self._by_partition.keys() | self._damaged.keys()
+        return any(partition not in known for partition in self._led())
+
+    def _led(self) -> Iterator[int]:
+        """Partitions that this broker leads, as it is committed; their logs may not be open yet."""
+        state, mine = self._ring.state, self._ring.registration
+        topic = None if state is None else state.topics.get(GROUPS_TOPIC)
+        if state is None or mine is None or topic is None:
+            return
+        for slices in topic.slices:
+            leader = state.ranges[slices.range_id].leader
+            if leader is not None and leader.ordinal == mine.ordinal:
+                yield from ids_of(slices)
 
     def _logs(self) -> list[PartitionLog]:
         hosted = self._topics.internal.get(GROUPS_TOPIC)
@@ -316,17 +353,34 @@ class Groups:
                     self._by_partition[partition] = coordinator
                     await coordinator.begin()
                     _log.info("groups.loaded", partition=partition, groups=len(coordinator.by_name))
-        except StoredDataError as error:
-            self._damaged[partition] = CorruptPartitionError(
-                error.detail, topic=GROUPS_TOPIC, partition=partition
-            )
-            _log.error("groups.damaged", partition=partition, detail=error.detail)
-        except TailraceError as error:  # it is led no more, or not here for a moment
-            _log.info("groups.unread", partition=partition, detail=error.detail)
-            await asyncio.sleep(RETRY_SECONDS)
+                    self._spawn(self._report_inherited(log, group_log))
+        except TailraceError as error:
+            if isinstance(error, StoredDataError) and not may_be_opened_later(error):
+                self._damaged[partition] = CorruptPartitionError(
+                    error.detail, topic=GROUPS_TOPIC, partition=partition
+                )
+                _log.error("groups.damaged", partition=partition, detail=error.detail)
+            else:  # it is led no more, or not here for a moment, or the disk stores nothing now
+                _log.info("groups.unread", partition=partition, detail=error.detail)
+                await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._loading.pop(partition).set_result(None)
             self._look()
+
+    async def _report_inherited(self, log: PartitionLog, group_log: GroupLog) -> None:
+        """All that the parents of a partition have is stored in it: the ring need not keep them."""
+        topic = self._topics.internal[GROUPS_TOPIC].topic
+        found = topic.find(log.place.partition)
+        while self.is_open and group_log.is_led and found is not None and found.parents:
+            try:
+                await self._ring.change(InheritedAll(topic.topic_id, found.partition))
+            except RingRefusedError as error:
+                _log.info("groups.unreported", partition=found.partition, detail=error.detail)
+                return
+            except TailraceError:  # nobody leads the ring's metadata for now
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
 
     async def _loaded(self, partition: int | None = None) -> None:
         """Once what is being read has been, or after `LOAD_SECONDS`."""
@@ -335,7 +389,7 @@ class Groups:
             await asyncio.wait(loading, timeout=LOAD_SECONDS)
 
     def _on_topic_changed(self, topic: str) -> None:
-        """It has come, or gone."""
+        """It has come, or gone, or has more partitions."""
         if topic == GROUPS_TOPIC:
             self._look()
         for coordinator in self._by_partition.values():

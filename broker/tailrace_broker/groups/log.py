@@ -1,27 +1,26 @@
 """A partition of `__groups`, the internal topic whose log keeps the consumer groups.
 
 A group's events are in the partition that its name hashes to, and the broker that leads the
-partition coordinates the group. The log is compacted by snapshots: a new segment begins, every
-group's state is appended to it, and what is before is removed.
+partition coordinates the group. What they say `groups.stored_groups` reads. The log is compacted by
+snapshots: a new segment begins, every group's state is appended to it, and what is before is
+removed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from tailrace_broker.codec.batch import decompress_payload
-from tailrace_broker.codec.groups import decode_group_event, encode_group_event
-from tailrace_broker.codec.records import unpack_columns
+from tailrace_broker.codec.batch import StoredBatch
+from tailrace_broker.codec.groups import encode_group_event
 from tailrace_broker.model.append_outcome import AppendFailed, AppendOutcome
-from tailrace_broker.model.errors import CorruptBatchError, NoLeaderError, TailraceError
-from tailrace_broker.model.group import GroupEvent
+from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.group import GroupRecord, GroupsInherited
 from tailrace_broker.storage.log.partition_log import PartitionLog
 
 # A partition of it is compacted when it is so large, and so many times its last snapshot.
 COMPACTED_BYTES_MIN = 4 * 1024 * 1024
 COMPACTED_GROWTH = 4
-_READ_BYTES = 1024 * 1024
 
 _log = structlog.get_logger()
 
@@ -30,7 +29,7 @@ class GroupLog:
     """Appends group events, and reads them, in the epoch in which this process leads the log."""
 
     def __init__(self, log: PartitionLog, epoch: int, now_us: Callable[[], int]) -> None:
-        self.partition = log.place.partition
+        self.partition, self.range_id = log.place.partition, log.place.range_id
         self.epoch = epoch
         self._log = log
         self._now_us = now_us
@@ -38,22 +37,39 @@ class GroupLog:
 
     @property
     def is_led(self) -> bool:
-        """The epoch has not ended; the only copy of a log goes on in the next one."""
+        """The epoch has not ended; the only copy of a log goes on in the next one.
+
+        A sealed log has no epoch any more: its groups go on in others.
+        """
         role = self._log.role
-        return self._log.is_served and (role.commits_alone or role.epoch == self.epoch)
+        is_same = role.epoch == self.epoch or (role.commits_alone and role.epoch is not None)
+        return self._log.is_served and is_same
 
     def check_led(self) -> None:
         """NotLeaderError, NoLeaderError."""
         if not self.is_led:
             self._log.check_served()
             place = self._log.place
-            raise NoLeaderError(
-                f"the broker has just become the coordinator of groups in partition "
-                f"{place.partition} of {place.topic} again, and reads them; try again",
-                topic=place.topic,
-                partition=place.partition,
-                range=place.range_id,
+            raise place.no_leader(
+                f"partition {place.partition} of {place.topic} is sealed, or the broker has just "
+                "become the coordinator of its groups again; try again"
             )
+
+    async def check_surely_led(self) -> None:
+        """As `check_led`; NoLeaderError: another broker may lead by now, and have delivered more.
+
+        Who leads in a later epoch has proven nothing before this call: two majorities of the
+        replicas share one. The partition's children may have others: they follow it once its
+        leader, which holds appends by then, has proposed its end.
+        """
+        place, role = self._log.place, self._log.role
+        if role.is_held and role.is_in_step:
+            raise place.no_leader(
+                f"partition {place.partition} of {place.topic} is being sealed, and its groups may "
+                "go on in others; try again"
+            )
+        await self._log.check_led()
+        self.check_led()
 
     async def knows_end(self) -> bool:
         """Once all is known to be committed that an earlier leader has acknowledged; False: the
@@ -68,37 +84,38 @@ class GroupLog:
                 self._log.remove_waiter(changed)
         return self.is_led
 
-    async def events(self) -> AsyncIterator[tuple[str, GroupEvent]]:
-        """Yield the stored events: group and group event, in the log's order.
+    @property
+    def log_start(self) -> int:
+        """The first record that is kept."""
+        return self._log.log_start
 
-        CorruptPartitionError, ReadFailedError.
-        """
-        log = self._log
-        offset = log.log_start
-        while offset < log.high_watermark or log.lost_end is not None:  # whose read raises
-            batches = await log.read(offset, _READ_BYTES)
-            if not batches:  # the epoch has ended
-                return
-            for batch in batches:
-                columns = decompress_payload(batch.header, batch.contents())
-                for record in unpack_columns(batch.header, columns):
-                    try:
-                        event = decode_group_event(record.value or b"")
-                    except CorruptBatchError as error:
-                        raise log.place.damaged(error.detail) from error
-                    yield (record.key or b"").decode(errors="replace"), event
-                offset = batch.header.end_offset
+    @property
+    def read_end(self) -> int:
+        """How far it is to be read; what has lost its end raises there."""
+        return self._log.high_watermark + (self._log.lost_end is not None)
+
+    async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
+        """Committed batches from the one that holds `offset`; none when the epoch has ended."""
+        return await self._log.read(offset, max_bytes)
 
     def append(
-        self, group: str, event: GroupEvent, done: Callable[[TailraceError | None], None]
+        self, group: str, event: GroupRecord, done: Callable[[TailraceError | None], None]
     ) -> None:
-        """Store a group event; `done` is called in the order of the log. NoLeaderError."""
+        """Store a record; `done` is called in the order of the log. NoLeaderError."""
         self.check_led()
 
         def stored(outcome: AppendOutcome) -> None:
             done(outcome.error if isinstance(outcome, AppendFailed) else None)
 
         self._log.append_event(group.encode(), encode_group_event(event), self._now_us(), 0, stored)
+
+    async def append_inherited(self) -> None:
+        """Store that the groups of the parents are all here. As `append`; what it has failed by."""
+        stored: asyncio.Future[TailraceError | None] = asyncio.get_running_loop().create_future()
+        self.append("", GroupsInherited(), stored.set_result)
+        error = await stored
+        if error is not None:
+            raise error
 
     @property
     def needs_compaction(self) -> bool:

@@ -1,6 +1,7 @@
 """Partitions of which this broker has no replica in sync, read at their leaders for polls.
 
-How far such a log goes is asked by one request at a time, which waits there for the next record.
+How far such a log goes is asked by one request at a time, which waits there for the next record. A
+sealed one goes no further: of it only the log start is asked, now and then.
 """
 
 import asyncio
@@ -9,12 +10,14 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from tailrace_broker.codec.batch import StoredBatch, verified_batches
-from tailrace_broker.model.errors import NotReadyError, TailraceError
+from tailrace_broker.model.errors import NoLeaderError, NotReadyError, TailraceError
 from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.topic import Topic
 
 # How long a request waits at the leader for the next record.
 WAIT_MS = 10_000
+# Until the log start of a sealed log is asked again.
+SEALED_SECONDS = 10.0
 # After a failure, until the next request.
 RETRY_SECONDS = 0.1
 # A log that nobody has asked for in this time is forgotten.
@@ -24,13 +27,14 @@ IDLE_SECONDS = 60.0
 class Fetched(NamedTuple):
     """What a leader answered: whole batches from the one that holds the offset, maybe none.
 
-    `is_here`: this broker leads the partition by now.
+    `is_here`: this broker leads the partition by now. `is_sealed`: nothing will follow.
     """
 
     log_start: int
     high_watermark: int
     batches: memoryview
     is_here: bool = False
+    is_sealed: bool = False
 
 
 class Wanted(NamedTuple):
@@ -57,6 +61,7 @@ class RemoteLog:
     def __init__(self, topic: str, partition: int, fetch: Fetch) -> None:
         self.log_start = 0
         self.high_watermark = 0
+        self.is_heard = False
         self.used_s = monotonic()
         self._topic = topic
         self._partition = partition
@@ -71,6 +76,10 @@ class RemoteLog:
         """It does not wait any more."""
         self._waiters.discard(waiter)
 
+    async def check_end(self) -> None:
+        """NoLeaderError: it is led elsewhere."""
+        raise NoLeaderError("another broker leads the partition")
+
     async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
         """Committed batches from the one that holds `offset`. TailraceError of the leader."""
         fetched = await self._fetch(Wanted(self._topic, self._partition, offset, max_bytes))
@@ -78,6 +87,13 @@ class RemoteLog:
             raise NotReadyError("this broker leads the partition by now; read its own log")
         self._hear(fetched)
         return verified_batches(fetched.batches) if fetched.batches else ()
+
+    async def ask_ends(self) -> None:
+        """Learn how far the log goes now. TailraceError of the leader."""
+        fetched = await self._fetch(Wanted(self._topic, self._partition, None, 1))
+        if fetched.is_here:
+            raise NotReadyError("this broker has the log by now; read that")
+        self._hear(fetched)
 
     async def follow(self) -> None:
         """Learn how far the log goes, as long as somebody asks, and another broker leads it."""
@@ -97,8 +113,12 @@ class RemoteLog:
                 return
             self._hear(fetched)
             offset = fetched.high_watermark  # of a new leader it may be an older one
+            if fetched.is_sealed:
+                offset = None
+                await asyncio.sleep(SEALED_SECONDS)
 
     def _hear(self, fetched: Fetched) -> None:
+        self.is_heard = True
         self.log_start = max(self.log_start, fetched.log_start)
         if fetched.high_watermark > self.high_watermark:
             self.high_watermark = fetched.high_watermark
@@ -130,6 +150,23 @@ class RemoteLogs:
             task = self._tasks[tp] = self._spawn(log.follow())
             task.add_done_callback(lambda _: self._forget(tp))
         log.used_s = monotonic()
+        return log
+
+    def unfollowed(self, topic: str, partition: int) -> RemoteLog:
+        """Return a log to read, of which nothing is known."""
+        return RemoteLog(topic, partition, self._fetch)
+
+    def heard(self, tp: TopicPartition) -> tuple[int, int] | None:
+        """Return log start and high watermark of one that is followed, once they are known."""
+        log = self._logs.get(tp)
+        return None if log is None or not log.is_heard else (log.log_start, log.high_watermark)
+
+    async def find_sealed(self, topic: str, partition: int, sealed_end: int) -> RemoteLog:
+        """Find a sealed log where all of it is. TailraceError."""
+        log = self.unfollowed(topic, partition)
+        await log.ask_ends()
+        if log.high_watermark < sealed_end:
+            raise NotReadyError(f"not all of partition {partition} of {topic} can be read now")
         return log
 
     def close(self) -> None:

@@ -56,7 +56,11 @@ class GroupWriter:
         self._when_settled: list[Callable[[], None]] = []  # no append is under way
 
     async def store(self, event: GroupEvent) -> None:
-        """Append a group event; it has been applied on return."""
+        """Append a group event; it has been applied on return.
+
+        Who is cancelled returns when the append has ended, too: what it holds keeps others from
+        deciding on a group that does not have the event yet.
+        """
         waiter: Waiter = asyncio.get_running_loop().create_future()
 
         def done(error: TailraceError | None) -> None:
@@ -66,7 +70,17 @@ class GroupWriter:
             end(waiter, error)
 
         self._append(event, done)
-        await waiter
+        was_cancelled = False
+        while not waiter.done():
+            try:
+                await asyncio.wait([waiter])
+            except asyncio.CancelledError:
+                was_cancelled = True
+        error = waiter.exception()
+        if was_cancelled:
+            raise asyncio.CancelledError
+        if error is not None:
+            raise error
 
     def save_soon(self) -> None:
         """Store the positions in a moment; there is no timer while nothing moves."""

@@ -11,12 +11,14 @@ class Appended(NamedTuple):
     """`offset`: of the request's first record.
 
     `is_duplicate`: the same request of a producer had stored these records before. `copies`: so
-    many brokers have them, as the topic's durability asks for.
+    many brokers have them, as the topic's durability asks for. `partition`: where they are, if that
+    is an ancestor of the one that was asked.
     """
 
     offset: int
     is_duplicate: bool = False
     copies: int = 1
+    partition: int | None = None
 
 
 class AppendFailed(NamedTuple):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from tailrace_broker.model.ring_state import RangeEnd, Replica, Start
+from tailrace_broker.model.ring_state import LostOffsets, RangeEnd, Replica, Start
 from tailrace_broker.model.topic import TopicSettings
 
 
@@ -80,12 +80,17 @@ class ChangeIsr(_Command, frozen=True, tag="isr"):
 
 
 class AcceptLoss(_Command, frozen=True, tag="accept-loss"):
-    """By hand: all ISR entries of the range are ghosts; this broker is to lead what it has."""
+    """By hand: all ISR entries of the range are ghosts; this broker is to lead what it has.
+
+    Of a sealed range nobody has a whole copy: what this broker has is one from now on. `lost`: what
+    it lacks.
+    """
 
     range_id: int
     epoch: int
     ordinal: int
     registration: int
+    lost: tuple[LostOffsets, ...] = ()
 
 
 class Lost(_Command, frozen=True, tag="lost"):
@@ -146,18 +151,28 @@ class PurgeTopics(_Command, frozen=True, tag="purge-topics"):
 # --- steps ---
 
 
+StepKind = Literal["grow", "shrink"]
+
+
 class BeginStep(_Command, frozen=True, tag="begin-step"):
     """Grow or shrink the ring by one broker; it has `brokers_before` until then."""
 
-    kind: Literal["grow", "shrink"]
+    kind: StepKind
     brokers_before: int
+
+
+class Reslice(_Command, frozen=True, tag="re-slice"):
+    """Begin to continue the range, for topics that want another number of partitions in it."""
+
+    range_id: int
 
 
 class Sealed(_Command, frozen=True, tag="sealed"):
     """The leader of `epoch` appends nothing more: the ends of all partitions of the range.
 
     `ends`: by topic id, in the order of the partitions' ids. `prepared`: replicas that will hold
-    the children from their first record on.
+    the children from their first record on. `held_after_ms`: how long the leader knew of the step
+    before it held appends.
     """
 
     step: int
@@ -165,12 +180,57 @@ class Sealed(_Command, frozen=True, tag="sealed"):
     epoch: int
     ends: dict[UUID, tuple[int, ...]]
     prepared: tuple[Replica, ...] = ()
+    held_after_ms: int = 0
 
 
 class AbortStep(_Command, frozen=True, tag="abort-step"):
-    """Its ranges go on as they were."""
+    """Its ranges go on as they were. `why` the leader of `range_id` has not reported its ends."""
 
     step: int
+    range_id: int | None = None
+    why: str = ""
+
+
+# --- copies of sealed ranges ---
+
+
+class Completed(_Command, frozen=True, tag="completed"):
+    """The broker has a whole copy: on its disk, and read back from there with the same checksums.
+
+    `losses`: how often it had found damage in the range before, in this registration.
+    """
+
+    range_id: int
+    ordinal: int
+    registration: int
+    losses: int
+
+
+class DropCopy(_Command, frozen=True, tag="drop-copy"):
+    """The broker need not hold the range any more. Refused while too few others do."""
+
+    range_id: int
+    ordinal: int
+
+
+class TrimSealed(_Command, frozen=True, tag="trim-sealed"):
+    """Of the broker that decides for a sealed range: what is below these offsets is removed.
+
+    `starts`: by topic id, in the order of the partitions' ids; a topic that is not named stays as
+    it is. A partition whose log start is its end leaves, and a range without partitions.
+    """
+
+    range_id: int
+    ordinal: int
+    registration: int
+    starts: dict[UUID, tuple[int, ...]]
+
+
+class InheritedAll(_Command, frozen=True, tag="inherited"):
+    """A partition of an internal topic holds all that its parents say of its tokens."""
+
+    topic_id: UUID
+    partition: int
 
 
 Command = (
@@ -187,8 +247,13 @@ Command = (
     | RestoreTopic
     | PurgeTopics
     | BeginStep
+    | Reslice
     | Sealed
     | AbortStep
+    | Completed
+    | DropCopy
+    | TrimSealed
+    | InheritedAll
 )
 
 

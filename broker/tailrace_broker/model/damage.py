@@ -1,16 +1,35 @@
 """What of a log is known to be damaged."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tailrace_broker.model.errors import CorruptPartitionError, TailraceError
+
 
 class Damage(NamedTuple):
-    """Offsets `[first_offset, end_offset)` that cannot be read, and where the damage begins."""
+    """Offsets `[first_offset, end_offset)` that cannot be read, and where the damage begins.
+
+    `is_accepted`: no file has them, and a person has accepted that.
+    """
 
     path: Path
     position: int
     first_offset: int
     end_offset: int
+    is_accepted: bool = False
+
+
+# Offsets `[first, end)` of a sealed log that the ring knows to be lost, as a person has accepted.
+Accepted = Sequence[tuple[int, int]]
+
+
+def is_accepted(accepted: Accepted, first: int, end: int) -> bool:
+    """Whether all of these offsets are among those."""
+    for known_first, known_end in sorted(accepted):
+        if known_first <= first:
+            first = max(first, known_end)
+    return first >= end
 
 
 class Loss(NamedTuple):
@@ -18,7 +37,7 @@ class Loss(NamedTuple):
 
     first_offset: int
     end_offset: int
-    accepted_us: int = 0  # 0: nobody had to, since the end was known
+    accepted_us: int = 0  # 0: nobody has; who goes on there knew the end
 
 
 class RecordedDamage(NamedTuple):
@@ -63,3 +82,17 @@ class LostEnd(NamedTuple):
     def is_exact(self) -> bool:
         """The log is known to have ended at `proven_end`."""
         return self.next_offset == self.proven_end
+
+
+def given_up(error: TailraceError) -> range | None:
+    """Return the offsets that a read met and that are lost for good, as somebody has accepted."""
+    return unreadable(error) if error.members.get("accepted") is True else None
+
+
+def unreadable(error: TailraceError) -> range | None:
+    """Return the offsets that a read met and that cannot be read, where reading can go on."""
+    first, end = error.members.get("firstOffset"), error.members.get("nextOffset")
+    is_damage = isinstance(error, CorruptPartitionError)
+    if not is_damage or not isinstance(first, int) or not isinstance(end, int):
+        return None
+    return range(first, end)

@@ -49,6 +49,7 @@
     │   ├── NotEnoughReplicasError
     │   ├── BrokerUnreachableError
     │   ├── NotAgreedError          the brokers could not agree in time; they still may
+    │   ├── StepNotTakenError       the ring has not changed its size, and may later
     │   └── NotReadyError
     ├── StartError                  the broker cannot start; says what to change
     │   ├── InvalidSettingError
@@ -78,7 +79,7 @@ class TailraceError(Exception):
     retriable = False
     write_attempted = False
 
-    def __init__(self, detail: str, **members: str | int | list[int]) -> None:
+    def __init__(self, detail: str, **members: str | int | bool | list[int]) -> None:
         """`members` become own fields of the problem document; names as on the wire."""
         super().__init__(detail)
         self.detail = detail
@@ -300,6 +301,13 @@ class NotAgreedError(OverloadError):
     """The voters could not be asked in time; they may still agree. No event was stored."""
 
 
+class StepNotTakenError(OverloadError):
+    """The ring is not ready for the step, gave it up, or is still at it; `reason`, and `step`.
+
+    `reason`: why it was refused, `cancelled` or `under-way`.
+    """
+
+
 class NotReadyError(OverloadError):
     """The broker is still recovering, or stopping."""
 
@@ -350,7 +358,11 @@ class CorruptBatchError(StoredDataError):
 
 
 class CorruptPartitionError(StoredDataError):
-    """Stored data is damaged below the high watermark; members `topic`, `partition`."""
+    """Stored data is damaged below the high watermark; members `topic`, `partition`.
+
+    Of a read also `firstOffset`, `lastOffset`, `nextOffset`, and `accepted`: somebody has accepted
+    that these offsets are lost for good.
+    """
 
 
 class CorruptMetadataError(StoredDataError):

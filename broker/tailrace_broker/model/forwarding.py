@@ -13,7 +13,7 @@ from msgspec import Meta
 from tailrace_broker.model.replication import LogKey
 
 # Members of a problem document.
-ErrorMembers = Mapping[str, str | int | list[int]]
+ErrorMembers = Mapping[str, str | int | bool | list[int]]
 
 # As batches and their headers hold them: what a message brings is packed without another look.
 _Uint16 = Annotated[int, Meta(ge=0, lt=2**16)]
@@ -71,6 +71,10 @@ class ForwardedBatch(NamedTuple):
     largest_timestamp_us: _Int64
 
 
+# The method of a call for what a sealed log remembers of its producers; no listener knows it.
+PRODUCERS = "PRODUCERS"
+
+
 class ForwardedCall(NamedTuple):
     """A request as it came, a GET mostly. Its number is one among such requests of the link.
 
@@ -120,11 +124,20 @@ class FailedRequest(NamedTuple):
     write_attempted: bool
 
 
+class InheritedAppend(NamedTuple):
+    """A request whose records are stored in an ancestor of the partition, from `offset` on."""
+
+    number: int
+    partition: int
+    offset: int
+
+
 class AppendAnswers(NamedTuple):
     """Of one turn of the event loop."""
 
     stored: tuple[StoredAppend, ...]
     failed: tuple[FailedRequest, ...] = ()
+    inherited: tuple[InheritedAppend, ...] = ()
 
 
 class CallAnswer(NamedTuple):

@@ -72,7 +72,7 @@ class Left(msgspec.Struct, frozen=True, rename="camel", tag="left"):
 
 class Committed(msgspec.Struct, frozen=True, rename="camel", tag="committed"):
     """The group has dealt with everything below these offsets. `lost`: records that it never got,
-    since retention was faster; all so far.
+    since retention was faster, or their loss was accepted; all so far.
     """
 
     offsets: Offsets
@@ -106,4 +106,9 @@ class GroupSnapshot(msgspec.Struct, frozen=True, rename="camel", tag="snapshot")
     source: str | None = None
 
 
+class GroupsInherited(msgspec.Struct, frozen=True, rename="camel", tag="inherited"):
+    """Of no group: before it are snapshots of all groups of the parents that go on here."""
+
+
 GroupEvent = Joined | Left | Committed | Moved | Published | Deleted | GroupSnapshot
+GroupRecord = GroupEvent | GroupsInherited

@@ -65,7 +65,8 @@ class LogReport(NamedTuple):
 class Reported(NamedTuple):
     """The ends of a follower's logs, after the cut. `is_whole`: of all of them.
 
-    `is_stopping`: the follower's process is about to stop, and asks to leave the ISR.
+    `is_stopping`: the follower's process is about to stop, and asks to leave the ISR. `round`: the
+    last one that it has heard in this session.
     """
 
     range_id: int
@@ -75,6 +76,7 @@ class Reported(NamedTuple):
     logs: tuple[LogReport, ...]
     is_whole: bool = False
     is_stopping: bool = False
+    round: int = 0
 
 
 # --- leader to follower ---
@@ -125,12 +127,16 @@ class LogHead(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """To be answered. `logs`: those that have changed since the last one."""
+    """To be answered. `logs`: those that have changed since the last one.
+
+    `round`: how often the leader has asked whether it leads.
+    """
 
     range_id: int
     epoch: int
     session: int
     logs: tuple[LogHead, ...]
+    round: int = 0
 
 
 class Restart(NamedTuple):

@@ -19,6 +19,8 @@ Loss = Literal["clean", "process", "power", "disk"]
 # Why a replica is a ghost, the worst last. `damage`: committed records were found damaged.
 CAUSES = ("clean", "process", "power", "damage", "disk")
 Cause = Literal["clean", "process", "power", "damage", "disk"]
+# What a step does. `re-slice`: a range is continued for another number of partitions of a topic.
+LineageChange = Literal["split", "join", "re-slice"]
 
 
 class Start(NamedTuple):
@@ -71,6 +73,15 @@ class Replica(NamedTuple):
         return self.registration, self.losses
 
 
+class LostOffsets(NamedTuple):
+    """Offsets `[first, end)` of a sealed partition that no copy has, as a person has accepted."""
+
+    topic_id: UUID
+    partition: int
+    first: int
+    end: int
+
+
 class RangeState(msgspec.Struct, frozen=True, array_like=True):
     """A range of tokens `[start, end)`; `leader`: None, or who leads in `epoch`.
 
@@ -78,7 +89,9 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     `isr`. `sealed_epoch`: the epoch that sealed it; it takes no more events. `step`: the open
     one that changes it. `complete`: of a sealed one the replicas whose copies are whole.
     `lossy_epochs`: those that began although committed records may be missing. `losses`: by
-    ordinal how often a broker has found damage since it was registered, where it has.
+    ordinal how often a broker has found damage since it was registered, or had to begin a copy of
+    a sealed one again, or to hold none any more, where it has. `accepted`: what is lost of a
+    sealed one.
     """
 
     id: int
@@ -96,6 +109,7 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     complete: tuple[int, ...] = ()
     lossy_epochs: tuple[int, ...] = ()
     losses: Mapping[int, int] = {}
+    accepted: tuple[LostOffsets, ...] = ()
 
     def replica_of(self, broker: Registration) -> Replica:
         """What names this process as a replica of the range now."""
@@ -106,12 +120,20 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
         """It takes no more events."""
         return self.sealed_epoch is not None
 
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The brokers that count as having it: its replicas, of a sealed one the whole copies."""
+        return self.complete if self.is_sealed else self.replicas
+
 
 class Slices(msgspec.Struct, frozen=True, array_like=True):
     """A topic's partitions in one range, in token order: ids from `first_partition` on.
 
     `starts`: tokens, each up to the next, the last up to the range's end. The rest is by slice,
-    and empty when it is nothing for all: `first_offsets` (0), `parents`, `sealed_ends`, `children`.
+    and empty when it is nothing for all: `first_offsets` (0), `parents`, `sealed_ends`, `children`,
+    and of sealed ones `log_starts` (the first offsets), which retention has moved. `gone`: indices
+    of those that are no partitions any more, since no record of them is left. `inherited`: parents
+    in the places of such ones that are gone, which `parents` names still.
     """
 
     range_id: int
@@ -121,13 +143,27 @@ class Slices(msgspec.Struct, frozen=True, array_like=True):
     parents: tuple[tuple[int, ...], ...] = ()
     sealed_ends: tuple[int, ...] = ()
     children: tuple[tuple[int, ...], ...] = ()
+    log_starts: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    inherited: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def partition_count(self) -> int:
+        """Those that are not gone."""
+        return len(self.starts) - len(self.gone)
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """The first offset of each, gone or not."""
+        return self.first_offsets or (0,) * len(self.starts)
 
 
 class TopicState(msgspec.Struct, frozen=True, array_like=True):
     """A topic. `waits_for`: ranges with an open step, in which it gets partitions afterwards.
 
     `unflushed`: (ordinal, registration) of processes which may have events of a time when it was
-    `written`, and so not all of them on disk.
+    `written`, and so not all of them on disk. `lacks_copies`: since it was deleted, copies of its
+    sealed ranges were made without it, or dropped.
     """
 
     name: str
@@ -137,6 +173,7 @@ class TopicState(msgspec.Struct, frozen=True, array_like=True):
     next_partition: int
     waits_for: tuple[int, ...] = ()
     unflushed: tuple[tuple[int, int], ...] = ()
+    lacks_copies: bool = False
 
 
 class DeletedTopic(msgspec.Struct, frozen=True, array_like=True):
@@ -151,25 +188,45 @@ class StepState(msgspec.Struct, frozen=True, array_like=True):
 
     `children`: ranges to be, without epoch, leader and ISR. `sealed`: by range the ends of its
     partitions, by topic id in the order of their ids; `prepared`: by range who will hold the
-    children from their first record on.
+    children from their first record on. `held_after_ms`: how long after its begin the first leader
+    that has reported held appends.
     """
 
     id: int
-    kind: Literal["split", "join"]
+    kind: LineageChange
     brokers_before: int
     brokers_after: int
     parents: tuple[int, ...]
     children: tuple[RangeState, ...]
     sealed: Mapping[int, Mapping[UUID, tuple[int, ...]]] = {}
     prepared: Mapping[int, tuple[Replica, ...]] = {}
+    held_after_ms: int | None = None
+
+    @property
+    def leaving(self) -> frozenset[int]:
+        """The broker that is not of the ring afterwards, if one is."""
+        return frozenset({self.brokers_after} if self.kind == "join" else ())
+
+
+class EndedStep(msgspec.Struct, frozen=True, array_like=True):
+    """The last step. `why` it was cancelled; empty: it is done. `held_after_ms`: as of `StepState`,
+    of all its leaders; None: they may have held nothing.
+    """
+
+    id: int
+    kind: LineageChange
+    brokers_before: int
+    brokers_after: int
+    why: str = ""
+    held_after_ms: int | None = None
 
 
 class RingState(msgspec.Struct, frozen=True, array_like=True):
     """All that a ring commits but who votes.
 
     `factor`: how many copies a range has, if there are as many brokers. `recent`: outcomes of the
-    last commands by their id, oldest first; None: done. `retired`: incarnations that have left;
-    `last_numbers`: the number of the last registration of an ordinal that has left.
+    last commands by their id, oldest first; None: done. `retired`: incarnations that have
+    left, the last ones; `last_numbers`: the number of the last registration of an ordinal that has.
     """
 
     cluster_id: UUID
@@ -186,6 +243,7 @@ class RingState(msgspec.Struct, frozen=True, array_like=True):
     last_numbers: Mapping[int, int] = {}
     accepted_losses: tuple[str, ...] = ()
     recent: Mapping[int, Refusal | None] = {}
+    last_step: EndedStep | None = None
 
     @property
     def copies(self) -> int:

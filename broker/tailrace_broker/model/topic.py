@@ -1,8 +1,10 @@
 """Topics and partitions as values; in JSON their fields are camelCase."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import groupby
+from operator import attrgetter
 from typing import Literal, NamedTuple
 from uuid import UUID
 
@@ -55,7 +57,7 @@ BOUNDS = {
 
 
 class TopicSettings(msgspec.Struct, frozen=True, rename="camel"):
-    """What holds for a topic; its creator chose it, all but the partitions can be altered.
+    """What holds for a topic; its creator chose it, and all of it can be altered.
 
     A default is what a stored topic without the field means: an upgrade changes nothing. What a
     new topic gets is `NEW_TOPIC`.
@@ -100,6 +102,8 @@ class Partition(msgspec.Struct, frozen=True, rename="camel"):
     """One ordered log: a slice of a range of a topic, tokens `[start, end)`.
 
     `sealed_end`: the end of a sealed one, which takes no more records; they go on in `children`.
+    `parents` may be gone; then there is nothing to be read before this one but what else they name.
+    `log_start`: of a sealed one: what is below it is removed from all copies.
     """
 
     partition: int
@@ -111,6 +115,12 @@ class Partition(msgspec.Struct, frozen=True, rename="camel"):
     parents: tuple[int, ...] = ()
     sealed_end: int | None = None
     children: tuple[int, ...] = ()
+    log_start: int | None = None
+
+    @property
+    def known_start(self) -> int:
+        """No copy has a record below, as the ring knows."""
+        return self.first_offset if self.log_start is None else self.log_start
 
     @property
     def is_sealed(self) -> bool:
@@ -118,21 +128,61 @@ class Partition(msgspec.Struct, frozen=True, rename="camel"):
         return self.sealed_end is not None
 
 
+class Sliced(NamedTuple):
+    """How a range was sliced: ids from `first_partition` on, in the order of the tokens."""
+
+    first_partition: int
+    range_start: int
+    slices: int
+
+
 class Topic(msgspec.Struct, frozen=True, rename="camel"):
-    """A topic with its partitions, sealed ones too; their ids are dense and in order."""
+    """A topic with its partitions, sealed ones too, in the order of their ids.
+
+    Ids of partitions that are gone are missing; `gone_ends`: where those ended that this process
+    has seen go. `sliced`: by id ranges of which only some are gone.
+    """
 
     name: str
     topic_id: UUID
     settings: TopicSettings
     partitions: tuple[Partition, ...]
+    gone_ends: Mapping[int, int] = {}
+    sliced: Mapping[int, Sliced] = {}
+
+    @property
+    def lacks_some(self) -> bool:
+        """Some partitions are gone."""
+        return bool(self.partitions) and self.partitions[-1].partition >= len(self.partitions)
+
+    def find(self, partition: int) -> Partition | None:
+        """Return the partition with this id; None: there is none, or none any more."""
+        index = bisect_left(self.partitions, partition, key=attrgetter("partition"))
+        found = self.partitions[index] if index < len(self.partitions) else None
+        return None if found is None or found.partition != partition else found
+
+    def at(self, partition: int) -> Partition:
+        """Return the partition with this id. PartitionNotFoundError."""
+        found = self.find(partition)
+        if found is None:
+            raise self.no_partition(partition)
+        return found
 
     def no_partition(self, partition: int) -> PartitionNotFoundError:
         """Return the error for a partition that the topic does not have."""
-        return PartitionNotFoundError(
-            f'topic "{self.name}" has partitions 0 to {len(self.partitions) - 1}',
-            topic=self.name,
-            partition=partition,
-        )
+        if not self.partitions:
+            detail = (
+                f'topic "{self.name}" has no partitions until the open step of the ring is over'
+            )
+        elif 0 <= partition < self.partitions[-1].partition:
+            detail = (
+                f'partition {partition} of topic "{self.name}" is gone: the ring grew or shrank '
+                "since, and no record of it is left; read the partitions that the topic has"
+            )
+        else:
+            first, last = self.partitions[0].partition, self.partitions[-1].partition
+            detail = f'topic "{self.name}" has partitions {first} to {last}'
+        return PartitionNotFoundError(detail, topic=self.name, partition=partition)
 
 
 class Slice(NamedTuple):
@@ -147,10 +197,15 @@ def slices_of(topic: Topic) -> Mapping[int, Slice]:
     """Return the slices by partition. O(n log n) of the topic's partitions: do it once a topic."""
     by_range = sorted(topic.partitions, key=lambda each: (each.range_id, each.token_start))
     found: dict[int, Slice] = {}
-    for _, same in groupby(by_range, key=lambda each: each.range_id):
+    for range_id, same in groupby(by_range, key=lambda each: each.range_id):
         parts = list(same)
+        sliced = topic.sliced.get(range_id)
         for number, partition in enumerate(parts):
-            found[partition.partition] = Slice(parts[0].token_start, number, len(parts))
+            place = Slice(parts[0].token_start, number, len(parts))
+            if sliced is not None:
+                number = partition.partition - sliced.first_partition
+                place = Slice(sliced.range_start, number, sliced.slices)
+            found[partition.partition] = place
     return found
 
 

@@ -8,107 +8,27 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from tailrace_broker.codec.batch import BatchBody, StoredBatch
-from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.core.groups.group import FetchRange, Group
-from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.changes import AppliedChange
+from tailrace_broker.core.ring.origins import Origins
+from tailrace_broker.core.ring.step_ends import StepReport
 from tailrace_broker.memory.pool import Lease
 from tailrace_broker.memory.read_memory import ReadMemory
-from tailrace_broker.model.append_outcome import OnAppended
-from tailrace_broker.model.commands import Command
-from tailrace_broker.model.counters import Counters
-from tailrace_broker.model.damage import Damage, LostEnd
+from tailrace_broker.model.commands import Command, StepKind
+from tailrace_broker.model.counters import Counters, TopicCounts
+from tailrace_broker.model.damage import LostEnd
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.forwarding import ForwardedCall
 from tailrace_broker.model.group import Confirmation, Subscription, TopicPartition
 from tailrace_broker.model.messages import Hint
-from tailrace_broker.model.ring_state import Registration, RingState
+from tailrace_broker.model.ring_state import LostOffsets, Registration, RingState
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.model.trashed_topic import TrashedTopic
+from tailrace_broker.net.logs import Appends, OpenLog, ReadLog, SealedLog
+from tailrace_broker.net.outside import Outside
 
 T = TypeVar("T")
-
-
-class Appends(Protocol):
-    """Takes appends for a partition, wherever it is led."""
-
-    def append_event(
-        self,
-        key: bytes | None,
-        value: bytes,
-        timestamp_us: int,
-        flags: int,
-        done: OnAppended,
-        producer: Producer | None = None,
-    ) -> None:
-        """Append one event; `done` once it is stored as the topic's durability says.
-
-        Of a `producer`'s request once alone: its retry is answered as a duplicate, or refused.
-        """
-
-    def append_columns(
-        self, columns: RecordColumns, done: OnAppended, producer: Producer | None = None
-    ) -> None:
-        """Append a batch; `done` as for an event."""
-
-    def append_batch(
-        self, body: BatchBody, done: OnAppended, producer: Producer | None = None
-    ) -> None:
-        """Append a batch that is compressed and checked already; `done` as for an event."""
-
-
-class ReadLog(Protocol):
-    """A log to read, here or elsewhere."""
-
-    @property
-    def high_watermark(self) -> int:
-        """The end of what can be read."""
-
-    async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
-        """Committed batches from the one that holds `offset`."""
-
-
-class OpenLog(Appends, ReadLog, Protocol):
-    """An open partition."""
-
-    @property
-    def log_start(self) -> int:
-        """The first offset that can be read."""
-
-    @property
-    def log_end(self) -> int:
-        """The end of this replica's log."""
-
-    @property
-    def is_served(self) -> bool:
-        """This process leads its range, or has a whole copy of a sealed one, for users."""
-
-    @property
-    def knows_end(self) -> bool:
-        """The high watermark is no older than one that an earlier leader has given to readers."""
-
-    def check_end(self) -> None:
-        """NoLeaderError when it does not know its end."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its batches on disk."""
-
-    @property
-    def lost_end(self) -> LostEnd | None:
-        """Return the loss for which it takes no writes."""
-
-    @property
-    def quarantined(self) -> Sequence[Damage]:
-        """Return its known damage, in order."""
-
-    async def find_timestamp(self, timestamp_us: int) -> int | None:
-        """The first committed offset whose record is of this time or later; None: there is none."""
-
-    async def wait_beyond(self, offset: int) -> None:
-        """Wait until the high watermark is above `offset`, or the log takes no more appends."""
 
 
 class LeaderAnswer(NamedTuple):
@@ -133,8 +53,16 @@ class OpenTopic(Protocol):
     """A topic with its open partitions."""
 
     @property
+    def counts(self) -> TopicCounts:
+        """Return what is counted of it."""
+
+    @property
     def topic(self) -> Topic:
         """Return the topic."""
+
+    @property
+    def origins(self) -> Mapping[int, Origins]:
+        """By partition, where it or an ancestor has several parents."""
 
     def log_of(self, partition: int) -> OpenLog:
         """PartitionNotFoundError; CorruptPartitionError when its data is damaged."""
@@ -187,6 +115,8 @@ class GroupView(NamedTuple):
     topics: Mapping[str, OpenTopic]
     coordinator: int  # the partition of `__groups` that keeps it
     now_us: int  # of the clock that its consumers are seen by
+    # Log start and high watermark of a partition elsewhere, as far as polls have heard lately.
+    heard: Callable[[TopicPartition], tuple[int, int] | None]
 
 
 class GroupCoordinator(Protocol):
@@ -217,15 +147,16 @@ class GroupCoordinator(Protocol):
         self, poll: GroupPoll, unreadable: Mapping[TopicPartition, TailraceError], wait_ms: int
     ) -> GroupPoll:
         """The same poll again, when nothing of it could be read: what can be read now, or within
-        `wait_ms`, of other partitions than these.
+        `wait_ms`, of other partitions than these, and behind what is lost for good of these.
 
         ConsumerNotRegisteredError.
         """
 
-    def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
+    async def deliver(self, poll: GroupPoll, ends: Sequence[int]) -> int | None:
         """Return the delivery's number. `ends`: of each fetch range, the end of what was read.
 
-        None: answer with nothing; what was read must not be sent.
+        None: answer with nothing; what was read must not be sent. When it is called, no other
+        broker has delivered anything as a later coordinator of the group.
         """
 
     def withdraw(self, poll: GroupPoll, delivery: int) -> None:
@@ -243,6 +174,10 @@ class GroupCoordinator(Protocol):
         ConsumerNotRegisteredError, StaleAssignmentError.
         """
 
+    @property
+    def generation(self) -> int:
+        """Return a number that grows when groups go on in other partitions."""
+
     def leader_of(self, group: str) -> int | None:
         """Return the broker that coordinates this group; None: there is none, or none is known."""
 
@@ -252,11 +187,22 @@ class GroupCoordinator(Protocol):
     def note_coordinator(self, consumer_id: str, ordinal: int) -> None:
         """That broker has answered a request of this consumer."""
 
+    def check_loaded(self) -> None:
+        """NotReadyError while this broker reads groups that it coordinates."""
+
+    async def check_surely_led(self, group: str | None = None) -> None:
+        """NoLeaderError: another broker may coordinate the group by now, or any that this one
+        knows. GroupNotFoundError.
+        """
+
     def views(self) -> Iterable[GroupView]:
         """All groups that this broker coordinates, by name."""
 
     def view(self, group: str) -> GroupView:
         """Return the group's view. GroupNotFoundError."""
+
+    def log_elsewhere(self, topic: Topic, partition: int) -> ReadLog:
+        """Return a log of which there is no replica here, to read some of it."""
 
     async def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Move a group's positions. GroupNotFoundError, GroupNotIdleError, GroupKindError."""
@@ -331,6 +277,19 @@ class Ring(Protocol):
         """
 
 
+class Steps(Protocol):
+    """Steps of the ring: as they are asked for here, and as this broker has seen them."""
+
+    async def take(self, kind: StepKind, brokers_before: int) -> StepReport:
+        """Take a step to its end. StepNotTakenError, RingRefusedError, NotReadyError."""
+
+    def age_ms(self, step: int) -> int | None:
+        """For how long this broker has known an open step; None: it does not know it."""
+
+    def times_ms(self, step: int) -> tuple[int | None, int | None]:
+        """How long a step took, and held appends, that has ended; None: it was not seen here."""
+
+
 class Broker(Protocol):
     """The broker behind the listeners."""
 
@@ -341,6 +300,10 @@ class Broker(Protocol):
     @property
     def ring(self) -> Ring:
         """Its part in the ring."""
+
+    @property
+    def steps(self) -> Steps:
+        """The ring's steps."""
 
     @property
     def ring_secret(self) -> str:
@@ -354,6 +317,10 @@ class Broker(Protocol):
 
     def address_of(self, ordinal: int) -> tuple[str, int]:
         """Host and public port at which clients reach a broker of the ring."""
+
+    @property
+    def outside(self) -> Outside | None:
+        """Return where clients outside reach the brokers; None: nowhere else."""
 
     @property
     def client_view(self) -> ClientView:
@@ -422,11 +389,18 @@ class Broker(Protocol):
     def hosted(self, topic: str) -> OpenTopic:
         """Return the topic. TopicNotFoundError, InvalidTopicNameError."""
 
+    def hosted_for_brokers(self, topic: str) -> OpenTopic:
+        """Return the topic; to other brokers the ring's own ones too. As `hosted`."""
+
     def present(self, topic: str) -> OpenTopic | None:
         """The topic, when it is there and no call of `with_topic` waits for it."""
 
-    def appends_to(self, hosted: OpenTopic, partition: int) -> Appends:
+    def appends_to(
+        self, hosted: OpenTopic, partition: int, moved: TailraceError | None = None
+    ) -> Appends:
         """Where to append to a partition, whoever leads it; NotLeaderError: it is sealed.
+
+        `moved`: with which an append to a parent of it was answered, that goes on here.
 
         CorruptPartitionError when it is led here, and its data is damaged.
         """
@@ -487,6 +461,9 @@ class Broker(Protocol):
     async def accept_loss(self, topic: str, partition: int, *, dry_run: bool) -> LostEnd:
         """Let a partition that has lost its end go on behind it. NothingLostError."""
 
+    async def lost_here(self, range_id: int) -> Sequence[LostOffsets]:
+        """What this broker lacks of a sealed range. CorruptPartitionError, ReadFailedError."""
+
     async def delete_topic(self, name: str) -> None:
         """Take the topic away; its data moves to the trash."""
 
@@ -502,6 +479,13 @@ class Broker(Protocol):
     @property
     def read_memory(self) -> ReadMemory:
         """Return the memory of answers; readers wait there."""
+
+    @property
+    def catch_up_memory(self) -> ReadMemory:
+        """Return the memory of what is read for other brokers; they wait there."""
+
+    def sealed_log(self, topic_id: UUID, partition: int) -> SealedLog:
+        """A log of which this broker has a whole copy. NoLeaderError: it has not."""
 
     def check_produce_memory(self, size_bytes: int) -> None:
         """ProduceMemoryFullError when there is no room for so much now."""

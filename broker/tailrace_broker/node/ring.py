@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, assert_never
 from uuid import UUID
@@ -43,6 +43,7 @@ from tailrace_broker.core.raft.events import (
     Unreachable,
     Woken,
 )
+from tailrace_broker.core.replication.events import PeerView
 from tailrace_broker.model.agreement import DiskId, Kept, Snapshot
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.errors import (
@@ -51,6 +52,7 @@ from tailrace_broker.model.errors import (
     NotReadyError,
     RingExistsError,
     RingRefusedError,
+    StoredDataError,
     SupersededError,
     TailraceError,
 )
@@ -176,6 +178,11 @@ class RingNode:
         return self._settings.failback_ms
 
     @property
+    def is_isolated(self) -> bool:
+        """Gossip hears other brokers, and replication none of them."""
+        return self._health.is_isolated
+
+    @property
     def is_metadata_leader(self) -> bool:
         """This broker leads the metadata now, or believes so."""
         return self._control is not None and self._control.raft.is_established
@@ -202,6 +209,19 @@ class RingNode:
             hints=gossip.hints,
             log_bytes=self.files.size_bytes,
         )
+
+    def peer_view(self) -> PeerView:
+        """Return which other brokers gossip hears now, and which of them may lead."""
+        control = self._control
+        if control is None:
+            return PeerView()
+        heard = control.heard(self._now_ms())
+        able = frozenset(filter(control.gossip.is_fit, heard))
+        return PeerView(heard, able, can_store=self._health.can_store)
+
+    def silent(self) -> set[int]:
+        """Return the other brokers that seem dead; none before this one has listened enough."""
+        return set() if self._control is None else self._control.silent(self._now_ms())
 
     def _is_registered_disk(self, hint: Hint) -> bool:
         """An empty disk in a broker's place is not that broker until it is admitted."""
@@ -263,10 +283,22 @@ class RingNode:
         _log.info("ring.joined", registration=self._registered().number, term=self.view().term)
 
     def set_health(self, health: Health) -> None:
-        """What this process is fit for now; nothing happens while that is the same."""
+        """What the disk lets this process do now; nothing happens while that is the same."""
+        self._set_health(replace(health, is_isolated=self._health.is_isolated))
+
+    def set_isolated(self, *, is_isolated: bool) -> None:
+        """Whether replication hears nobody."""
+        self._set_health(replace(self._health, is_isolated=is_isolated))
+
+    def _set_health(self, health: Health) -> None:
         if self._control is not None and health != self._health:
             if not health.is_stopping:
-                _log.warning("health.changed", stalled=health.is_stalled, full=health.is_full)
+                _log.warning(
+                    "health.changed",
+                    stalled=health.is_stalled,
+                    full=health.is_full,
+                    isolated=health.is_isolated,
+                )
             self._health = health
             self._step(health)
 
@@ -432,10 +464,20 @@ class RingNode:
                     call(before, after)
             case Answer(request, refusal):
                 self._answer(request, refusal)
-            case Superseded(detail):
+            case Superseded(detail, is_retired):
+                if is_retired:
+                    detail += self._set_aside_at_next_start()
                 self._on_failed(SupersededError(detail))
             case _:
                 assert_never(effect)
+
+    def _set_aside_at_next_start(self) -> str:
+        """What becomes of the disk of a broker that has left with it, for people."""
+        try:
+            self._directory.mark_retired()
+        except StoredDataError as error:
+            return f"; its directory cannot be marked so: {error.detail}"
+        return "; the next start sets its data aside and begins with an empty one"
 
     def _answer(self, request: int, refusal: Refusal | None) -> None:
         waiter = self._requests.get(request)

@@ -20,12 +20,15 @@
 
 import fcntl
 import os
+import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import msgspec
+import structlog
 
 from tailrace.wire import CLEAN_STOP_FILE, INVENTORY_FILE, META_FILE
 from tailrace_broker.codec.metadata import (
@@ -60,6 +63,11 @@ from tailrace_broker.storage.trash import Trash, topic_directories
 
 # Of starts that no ring has registered; more only come when a broker fails again and again.
 STARTS_MAX = 256
+# In the directory of a disk whose broker has left the ring; and where its data goes.
+RETIRED_MARK = "retired"
+RETIRED_DIRECTORY = "retired"
+
+_log = structlog.get_logger()
 
 
 class PreviousEnd(NamedTuple):
@@ -86,8 +94,10 @@ class DataDirectory:
         self.path = root / "data"
         self.metadata_path = self.path / "metadata"
         with translated_errors(root):
-            self.metadata_path.mkdir(parents=True, exist_ok=True)
+            root.mkdir(parents=True, exist_ok=True)
             self._lock_fd = _lock(root)
+            _set_retired_aside(self.path)
+            self.metadata_path.mkdir(parents=True, exist_ok=True)
             for directory in (self.metadata_path, *self.metadata_path.parents):
                 with suppress(PermissionError):  # one that is not ours was there before us
                     sync_directory(directory)
@@ -100,6 +110,15 @@ class DataDirectory:
             raise
         self.damaged = DamagedLogs(self.partition_path, self.inventory)
         self.trash = Trash(self.path, self.inventory.forget_topic)
+
+    def mark_retired(self) -> None:
+        """The broker has left the ring with this disk: the next start begins with an empty one.
+
+        StorageFailedError, DiskFullError.
+        """
+        with translated_errors(self.path):
+            (self.path / RETIRED_MARK).touch()
+            sync_directory(self.path)
 
     def begin_boot(self) -> PreviousEnd:
         """Count this start; durable on return. DiskFullError: not even a spare file was left."""
@@ -133,7 +152,7 @@ class DataDirectory:
     @property
     def has_lost_power(self) -> bool:
         """Since the last start that the ring knows, whose logs were recovered."""
-        return any(start.loss not in ("clean", "process") for start in self.identity.starts[1:])
+        return has_lost_power(self.identity.starts)
 
     def belong_to(self, cluster_id: UUID) -> None:
         """The disk belongs to this ring from now on.
@@ -264,6 +283,11 @@ def restart_of(data: Path, identity: DiskIdentity) -> PreviousEnd:
     return PreviousEnd("process" if is_same_kernel else "power", {})
 
 
+def has_lost_power(starts: Sequence[Start]) -> bool:
+    """Whether the disk lost power since the first of these starts, whose logs were recovered."""
+    return any(start.loss not in ("clean", "process") for start in starts[1:])
+
+
 def check_metadata(data: Path, identity: DiskIdentity) -> None:
     """CorruptMetadataError when data has lost what says whose it is."""
     metadata = data / "metadata"
@@ -295,6 +319,18 @@ def _kernel_boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def _set_retired_aside(path: Path) -> None:
+    """To a folder beside, in place of what was there before."""
+    if not (path / RETIRED_MARK).exists():
+        return
+    aside = path.with_name(RETIRED_DIRECTORY)
+    if aside.exists():
+        shutil.rmtree(aside)
+    path.rename(aside)
+    sync_directory(path.parent)
+    _log.warning("data.retired", moved_to=str(aside), reason="the broker left with this disk")
 
 
 def _lock(root: Path) -> int:

@@ -8,11 +8,13 @@ from uuid import UUID
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES, BatchHeader
 from tailrace_broker.codec.batch import StoredBatch
+from tailrace_broker.codec.journal import JournalCut
 from tailrace_broker.core.log.journal_replay import NO_FILE, JournaledBatch, JournalReplay
 from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.storage.files.direct_file import write_file_atomically
 from tailrace_broker.storage.files.inventory import Inventory
+from tailrace_broker.storage.files.io_share import IoShare
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.files.kernel_aio import KernelAio
 from tailrace_broker.storage.journal.file import JOURNAL_FILES, JournalFile, journal_paths
@@ -22,18 +24,24 @@ from tailrace_broker.storage.journal.spiller import Spiller
 from tailrace_broker.storage.log.batch_cache import BatchCache
 from tailrace_broker.storage.log.flusher import Flusher
 from tailrace_broker.storage.log.partition_log import PartitionLog
-from tailrace_broker.storage.log.resources import LogResources
+from tailrace_broker.storage.log.recovery import RecoveredLog
+from tailrace_broker.storage.log.resources import LogResources, Reading
 from tailrace_broker.storage.segments.open_segments import OpenSegments
 from tailrace_broker.storage.segments.quarantine import Quarantine
+from tailrace_broker.storage.segments.writer import LogPlace
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What the journal holds, until the logs have been opened; `log_ends`: at a clean stop."""
+    """What the journal holds, until the logs have been opened; `log_ends`: at a clean stop.
+
+    `cuts`: of logs of which it holds what their recovery has given up.
+    """
 
     files: list[JournalFile] = field(default_factory=list)
     replay: JournalReplay = field(default_factory=JournalReplay)
     log_ends: dict[UUID, list[int | None]] = field(default_factory=dict)
+    cuts: list[JournalCut] = field(default_factory=list)
 
     def batches(self, topic_id: UUID, partition: int) -> list[JournaledBatch]:
         """Return the batches of one log, in the order in which they were written."""
@@ -47,6 +55,12 @@ class Replayed:
         """Return where that log ended at a clean stop."""
         log_ends = self.log_ends.get(topic_id, [])
         return log_ends[partition] if partition < len(log_ends) else None
+
+    def note_opened(self, place: LogPlace, found: RecoveredLog) -> None:
+        """Note whether the journal must be cut for this log, before its start is over."""
+        if found.journal_cut is not None:
+            cut = JournalCut(place.topic_id.bytes, place.partition, found.journal_cut)
+            self.cuts.append(cut)
 
     def pending(
         self, followed: list[JournaledBatch]
@@ -116,6 +130,12 @@ async def open_engine(
         segment_bytes=segment_bytes,
         is_direct=is_direct,
         on_sealed=on_sealed,
+        reading=Reading(pool.read, io),
+        catch_up=Reading(pool.catch_up, IoShare(io, max(1, io.count - 1))),
+        # What followers are sent is waited for, too, by producers elsewhere: it gets all threads.
+        # Twice their number: a thread that has ended a write has the next one. What comes here
+        # waits for no more than these, if hundreds are there.
+        receiving=IoShare(io, 2 * io.count),
         write_file=write_file,
     )
     return resources, Replayed(files, replay)

@@ -1,20 +1,23 @@
 """Damage that a running broker finds in a log of a range with several replicas.
 
 1. The log is marked, durably; then the ring is asked for `Lost`: this replica becomes a ghost, and
-   leads no more.
+   leads no more. Of a sealed range its copy is not complete any more. The only copy waits with this
+   until there are others.
 2. With the state that says so the log is closed, set aside and opened again, empty; it follows.
-3. When the replica is in sync again, what was set aside is removed.
+3. When the replica is in sync again, or its copy of a sealed range is whole, what was set aside is
+   removed.
 
 What a start finds begins with 2: its registration says what is damaged.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import structlog
 
 from tailrace_broker.core.replication.ranges import logs_of
+from tailrace_broker.core.ring.roles import is_elsewhere
 from tailrace_broker.model.errors import StoredDataError
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import Registration, RingState
@@ -39,17 +42,37 @@ class Healing:
         self._damaged = damaged
         self._io = io
         self._spawn = spawn
-        # Of damaged logs the number that this process had in the range then.
+        self._found: dict[LogKey, int] = {}  # damaged logs that are not reported, with their ranges
+        # Of those that are the number that this process had in the range then.
         self._numbers: dict[LogKey, tuple[int, int]] = {}
         self._removing: set[LogKey] = set()
 
     def note_damage(self, key: LogKey, range_id: int) -> None:
-        """A log that is open lacks committed records. Once for each, until it is set aside."""
+        """A log lacks committed records. Once for each, until it is set aside."""
+        if key not in self._numbers:
+            self._found[key] = range_id
+            self.report_found()
+
+    def forget_found(self, keys: Iterable[LogKey]) -> None:
+        """These logs are about to be opened again, which shows what they lack: not what somebody
+        has accepted since it was found.
+        """
+        for key in keys:
+            self._found.pop(key, None)
+
+    def report_found(self) -> None:
+        """Report the damaged logs of which others have a copy by now."""
         state, mine = self._ring.state, self._ring.registration
-        if key in self._numbers or state is None or mine is None:
+        if not self._found or state is None or mine is None:
             return
-        self._numbers[key] = state.ranges[range_id].replica_of(mine).number
-        self._spawn(self._report(key, range_id))
+        for key, range_id in list(self._found.items()):
+            owner = state.ranges.get(range_id)
+            if owner is None or mine.ordinal not in owner.holders:  # which the ring knows
+                del self._found[key]
+            elif is_elsewhere(owner, mine.ordinal):
+                del self._found[key]
+                self._numbers[key] = owner.replica_of(mine).number
+                self._spawn(self._report(key, range_id))
 
     async def _report(self, key: LogKey, range_id: int) -> None:
         try:
@@ -80,7 +103,8 @@ class Healing:
         busy = self._numbers.keys() | self._damaged.unreset | self._removing
         for key, range_id in there:
             owner = state.ranges[range_id]
-            if key not in busy and owner.replica_of(mine) in owner.isr:
+            is_whole = mine.ordinal in owner.complete or owner.replica_of(mine) in owner.isr
+            if key not in busy and is_whole:
                 self._removing.add(key)
                 self._spawn(self._remove(key))
 

@@ -7,16 +7,16 @@ logged, and tried again.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import structlog
 
 from tailrace_broker.core.node.events import Recovered
+from tailrace_broker.core.ring.lost_copies import accepted_losses_in, accepted_since
 from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.memory.read_memory import ReadMemory
@@ -31,16 +31,17 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import (
     DeletedTopic,
-    RangeEnd,
-    RangeState,
     RingState,
     TopicState,
 )
-from tailrace_broker.model.topic import NO_EPOCH, Partition, Topic, is_internal
+from tailrace_broker.model.topic import Topic, is_internal
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.gone_partitions import remove_gone
+from tailrace_broker.storage.journal.cuts import write_cuts
+from tailrace_broker.storage.log.inheritance import Inheritance
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
@@ -49,15 +50,22 @@ from tailrace_broker.topics.healing import Healing
 from tailrace_broker.topics.hosted_topic import (
     HostedTopic,
     LogOrError,
-    is_damaged,
+    lacks_records,
+    log_in,
     may_be_opened_later,
     open_logs,
     set_aside,
 )
+from tailrace_broker.topics.lineage import SealedRanges, follow, not_open_yet
+from tailrace_broker.topics.lone_sealing import LoneSealing
 from tailrace_broker.topics.next_epoch import lead_in_next_epoch
+from tailrace_broker.topics.parent_producers import ParentProducers
 from tailrace_broker.topics.range_leaders import RangeRoles
+from tailrace_broker.topics.recovered import recovered
 from tailrace_broker.topics.replicas import Replicas
 from tailrace_broker.topics.retention import Retention
+from tailrace_broker.topics.sealed_copies import SealedCopies
+from tailrace_broker.topics.state_changes import changed_settings, says_the_same, touched
 
 # After the disk has refused to open a log; sooner when the ring agrees on something.
 RETRY_SECONDS = 30.0
@@ -83,7 +91,8 @@ class LocalTopics:
         """`url_of`: the public listener of a broker; `catch_up_memory`: for followers' reads."""
         self.by_name: dict[str, HostedTopic] = {}
         self.internal: dict[str, HostedTopic] = {}  # the broker's own: no listener knows them
-        self.on_changed: Callable[[str], None] = lambda _: None  # a topic has come, or gone
+        # A topic has come, or gone, or has other partitions after a step.
+        self.on_changed: Callable[[str], None] = lambda _: None
         self._by_id: dict[UUID, HostedTopic] = {}
         self._directory = directory
         self._io = io
@@ -91,7 +100,9 @@ class LocalTopics:
         self._now_us = now_us
         self._retention = retention
         self._ring = ring
-        self._roles = RangeRoles(url_of, self._lead_again)
+        self._roles = RangeRoles(
+            url_of, self._lead_again, lambda range_id: self.replicas.prove_lead(range_id)
+        )
         ordinal = directory.identity.ordinal
         self._deleted = DeletedTopics(directory, io, spawn, now_us)
         self._damaged = directory.damaged
@@ -105,6 +116,9 @@ class LocalTopics:
             on_damaged=self._on_damaged,
             catch_up_memory=catch_up_memory,
         )
+        self.parent_producers = ParentProducers(ordinal, ring, self._hosted, now_us)
+        self.copies = SealedCopies(ring, directory, self._log_of, self.reached)
+        self._lone_sealing = LoneSealing(ring, self._roles.of, self._log_of, spawn)
         self._resources: LogResources | None = None
         self._state: RingState | None = None  # that has been applied
         self._wanted_count = self._applied_count = 0  # of states
@@ -112,6 +126,8 @@ class LocalTopics:
         self._is_serving = self._is_running = False
         self._unopened: set[UUID] = set()  # the disk has refused to open a log of these
         self._to_reopen: set[LogKey] = set()
+        self._sealed = SealedRanges()
+        self._stepped: set[UUID] = set()  # topics whose new partitions were not reported
         self._retry: asyncio.TimerHandle | None = None
         ring.on_applied.append(self._on_applied)
 
@@ -166,34 +182,17 @@ class LocalTopics:
                 raise failure
         await self._host_all_deleted(state, replayed)
         await self._set_aside_closed(replayed)
+        assert self._resources is not None
+        await write_cuts(self._resources.journal, replayed.cuts)
         self._reset_set_aside()
         self._state, self._applied_count = state, count
 
     def _recovered(self) -> Recovered:
-        """By range what the logs hold, also of one without logs; where they lack committed data."""
         if self._state is None:
             return Recovered()  # this broker is in no ring yet
+        topics = chain(self.all_hosted(), self._deleted.kept.values())
         ordinal = self._directory.identity.ordinal
-        ends = {
-            owner.id: RangeEnd(owner.id, NO_EPOCH, 0)
-            for owner in self._state.ranges.values()
-            if ordinal in owner.replicas and not owner.is_sealed
-        }
-        damaged: set[int] = set()
-        for hosted in chain(self.all_hosted(), self._deleted.kept.values()):
-            for partition, log in zip(hosted.topic.partitions, hosted.logs, strict=True):
-                if partition.is_sealed:
-                    continue
-                range_id = partition.range_id
-                if isinstance(log, PartitionLog):
-                    known = ends[range_id]
-                    last_epoch = log.end_of_epoch(partition.epoch).epoch or NO_EPOCH
-                    epoch = max(known.last_epoch, last_epoch)
-                    ends[range_id] = RangeEnd(range_id, epoch, known.end + log.log_end)
-                key = LogKey(hosted.topic.topic_id, partition.partition)
-                if is_damaged(log) or key in self._damaged.known:
-                    damaged.add(range_id)
-        return Recovered(tuple(ends.values()), tuple(sorted(damaged)))
+        return recovered(self._state, ordinal, topics, self._damaged.known)
 
     def on_buried(self, call: Callable[[], None]) -> None:
         """Call this when the data of a deleted topic has come to the trash."""
@@ -202,7 +201,8 @@ class LocalTopics:
     def serve(self) -> None:
         """Go on with what has been agreed since."""
         self._is_serving = True
-        self._retention.watch([log for hosted in self.all_hosted() for log in hosted.whole_logs()])
+        for hosted in self.all_hosted():
+            self._retention.watch(hosted.whole_logs(), hosted.decided_starts())
         self._look()
 
     async def close(self) -> None:
@@ -248,7 +248,7 @@ class LocalTopics:
         self._take_roles(after)
         self._wanted_count += 1
         is_idle = self._is_serving and not self._is_running
-        if is_idle and not self._unopened and _says_the_same(self._state, after):
+        if is_idle and not self._unopened and says_the_same(self._state, after):
             self._state = after
             self._applied_count = self._wanted_count
         else:
@@ -257,25 +257,59 @@ class LocalTopics:
     def _take_roles(self, state: RingState) -> None:
         """At once, whatever is under way."""
         mine = self._ring.registration
+        self._follow_step(state)
         self._roles.apply(state, mine)
+        self._lone_sealing.apply(state)
         for key in self._healing.take_lost(state, mine):
             self.replicas.closed(key)
             self._to_reopen.add(key)
             self._unopened.add(key.topic_id)
         self.replicas.apply(state, mine)
         self._healing.remove_healed(state, mine)
+        self._healing.report_found()
+
+    def _follow_step(self, state: RingState) -> None:
+        """Know the children of what this state has sealed, and seal the logs here, before roles
+        change: what the logs refuse then goes on in the children.
+        """
+        sealed = self._sealed.take_new(state)
+        if not sealed:
+            return
+        _log.info("ranges.sealed", ranges=sorted(sealed))
+        for topic in state.topics.values():
+            hosted = self._by_id.get(topic.id)
+            if hosted is not None and any(each.range_id in sealed for each in topic.slices):
+                self._follow(hosted, state, topic)
+
+    def _follow(self, hosted: HostedTopic, state: RingState, topic: TopicState) -> None:
+        follow(hosted, state, topic, self._directory.identity.ordinal, self._on_damaged)
+        self._stepped.add(topic.id)
+
+    def _alter(
+        self, hosted: HostedTopic, found: TopicState, topic: Topic, logs: list[LogOrError]
+    ) -> None:
+        """A step may have ended since the state that is being applied here."""
+        hosted.alter(topic, logs)
+        state = self._ring.state
+        latest = None if state is None else state.topics.get(found.name)
+        if (
+            latest is not None
+            and latest.id == found.id
+            and latest.next_partition > found.next_partition
+        ):
+            assert state is not None
+            self._follow(hosted, state, latest)
 
     def _on_damaged(self, place: LogPlace) -> None:
         """Records of this log cannot be read, or are not those that were committed."""
-        if not self._roles.of(place.range_id).commits_alone:
-            self._healing.note_damage(LogKey(place.topic_id, place.partition), place.range_id)
+        self._healing.note_damage(place.key, place.range_id)
 
     def _hosted(self, topic_id: UUID) -> HostedTopic | None:
         """A topic whose logs are open here, deleted or not."""
         return self._by_id.get(topic_id) or self._deleted.kept.get(topic_id)
 
     def _log_of(self, key: LogKey) -> PartitionLog | None:
-        log = _log_in(self._hosted(key.topic_id), key.partition)
+        log = log_in(self._hosted(key.topic_id), key.partition)
         return log if isinstance(log, PartitionLog) else None
 
     def _look(self) -> None:
@@ -322,7 +356,8 @@ class LocalTopics:
                     self._delete(hosted, state)
         for topic in changed:
             await self._host(before, state, topic)
-        ranges = _touched(before.ranges, state.ranges)
+        ranges = touched(before.ranges, state.ranges)
+        self._to_reopen |= accepted_since(before, state)
         for topic in state.topics.values():
             is_touched = ranges and any(each.range_id in ranges for each in topic.slices)
             if topic.id not in changed_ids and (is_touched or topic.id in self._unopened):
@@ -347,13 +382,16 @@ class LocalTopics:
         if is_restored:
             hosted = self._deleted.bring_back(topic.id)
         had_failed = topic.id in self._unopened
+        gone_count = 0 if hosted is None else len(hosted.topic.gone_ends)
         hosted = await self._fit(state, topic, hosted, Replayed())
         if is_restored:
             for log in hosted.all_logs():
                 log.withhold(None)
         self._retention.forget([log for log in hosted.all_logs() if not log.is_served])
-        self._retention.watch(hosted.whole_logs())
-        if has_come:
+        self._retention.watch(hosted.whole_logs(), hosted.decided_starts())
+        has_lost_some = len(hosted.topic.gone_ends) != gone_count
+        if has_come or has_lost_some or topic.id in self._stepped:
+            self._stepped.discard(topic.id)
             self.on_changed(name)
         if settings is None:
             count = len(hosted.topic.partitions)
@@ -362,7 +400,7 @@ class LocalTopics:
             else:
                 _log.info("topic.created", topic=name, id=str(topic.id), partitions=count)
         elif settings != topic.settings:
-            changes = _changes(settings, topic.settings)
+            changes = changed_settings(settings, topic.settings)
             _log.info("topic.altered", topic=name, changes=changes)
         failure = hosted.failure()
         if failure is not None and not had_failed:
@@ -383,41 +421,54 @@ class LocalTopics:
         """The topic with the logs that belong here, and no others."""
         assert self._resources is not None
         topic, ordinal = topic_of(state, found), self._directory.identity.ordinal
-        logs: list[LogOrError] = []
-        wanted, unwanted = [], []
+        logs: dict[int, LogOrError] = {}
+        wanted, unwanted, reopened = [], [], set[LogKey]()
         for partition in topic.partitions:
-            old = _log_in(hosted, partition.partition)
+            old = log_in(hosted, partition.partition)
             is_here = ordinal in copies_of(state.ranges[partition.range_id])
             key = LogKey(topic.topic_id, partition.partition)
             is_kept = is_here and key not in self._to_reopen
+            if key in self._to_reopen and partition.is_sealed:
+                reopened.add(key)
             self._to_reopen.discard(key)
-            if is_kept and old is not None and _goes_on(old, hosted, partition):
-                logs.append(old)
+            if is_kept and isinstance(old, PartitionLog | CorruptPartitionError):
+                logs[partition.partition] = old
                 continue
             if isinstance(old, PartitionLog):
                 unwanted.append(old)
             if is_here:
                 wanted.append(partition)
             if is_here and isinstance(old, DiskFullError | StorageFailedError):
-                logs.append(old)  # until it can be opened
+                logs[partition.partition] = old  # until it can be opened
             else:
-                logs.append(_not_open_yet(topic.name))
+                logs[partition.partition] = not_open_yet(topic.name)
         if hosted is None:
-            hosted = HostedTopic(topic, logs, self._roles, ordinal=ordinal)
+            hosted = HostedTopic(topic, list(logs.values()), self._roles, ordinal=ordinal)
         else:
-            hosted.alter(topic, logs)
-        await self._close(unwanted, hosted)
+            self._alter(hosted, found, topic, list(logs.values()))
+        await self._close([*unwanted, *hosted.take_leaving()])
+        self._healing.forget_found(reopened)
+        await self._io.run(partial(remove_gone, self._directory, topic))
         failure = await self._deleted.brought_back(topic)
         for partition in wanted:
             if failure is not None:
                 logs[partition.partition] = _of_partition(failure, topic, partition.partition)
         if failure is None:
             opened = await open_logs(
-                topic, wanted, self._directory, self._resources, self._roles, replayed
+                topic,
+                wanted,
+                self._directory,
+                self._resources,
+                self._roles,
+                replayed,
+                accepted_losses_in(state),
             )
+            logs |= opened
             for number, log in opened.items():
-                logs[number] = log
-        hosted.alter(topic, logs)
+                range_id = topic.at(number).range_id
+                if topic.at(number).is_sealed and lacks_records(log):
+                    self._healing.note_damage(LogKey(topic.topic_id, number), range_id)
+        self._alter(hosted, found, topic, list(logs.values()))
         news = [logs[each.partition] for each in wanted]
         is_living = found.id not in state.deleted
         opened_logs = [each for each in news if isinstance(each, PartitionLog)]
@@ -429,7 +480,13 @@ class LocalTopics:
     ) -> None:
         topic = hosted.topic
         for log in opened:
-            if LogKey(topic.topic_id, log.place.partition) not in self._damaged.unreset:
+            partition = topic.find(log.place.partition)
+            if partition is None:  # a later state has it no more: the next look closes the log
+                continue
+            if partition.parents and not partition.is_sealed:
+                load = partial(self.parent_producers.load, topic.topic_id, partition.partition)
+                log.inherit(Inheritance(load, self._spawn))
+            if log.place.key not in self._damaged.unreset:
                 self.replicas.opened(log)
         if is_living:
             self._by_id[topic.topic_id] = hosted
@@ -446,9 +503,8 @@ class LocalTopics:
             if log is not None:
                 self.replicas.reset(log, partial(self._damaged.unreset.discard, key))
 
-    async def _close(self, logs: Iterable[PartitionLog], hosted: HostedTopic) -> None:
-        """This broker is no replica of their ranges, or what they are has changed."""
-        closing = list(logs)
+    async def _close(self, closing: list[PartitionLog]) -> None:
+        """Close logs that are not to be here any more, or have another role, or are gone."""
         if not closing:
             return
         self._retention.forget(closing)
@@ -457,7 +513,7 @@ class LocalTopics:
             if elsewhere is not None:
                 log.give_up(elsewhere(log.place.topic, log.place.partition))
             else:
-                log.give_up(_not_open_yet(log.place.topic))
+                log.give_up(not_open_yet(log.place.topic))
         for log in closing:
             await log.close()
 
@@ -466,7 +522,7 @@ class LocalTopics:
         assert self._resources is not None
         for (id_bytes, partition), batches in replayed.replay.batches.items():
             topic_id = UUID(bytes=id_bytes)
-            log = _log_in(self._hosted(topic_id), partition)
+            log = log_in(self._hosted(topic_id), partition)
             if log is not None and not isinstance(log, PartitionLog | CorruptPartitionError):
                 path = self._directory.partition_path(topic_id, partition)
                 await set_aside(path, batches, self._resources)
@@ -501,54 +557,7 @@ class LocalTopics:
         self._deleted.keep(await self._fit(state, deleted.topic, hosted, replayed))
 
 
-def _says_the_same(before: RingState | None, after: RingState) -> bool:
-    parts = ("topics", "deleted", "ranges")
-    return before is not None and all(
-        getattr(before, each) is getattr(after, each) for each in parts
-    )
-
-
-def _touched(before: Mapping[int, RangeState], after: Mapping[int, RangeState]) -> set[int]:
-    """Ranges whose partitions may belong elsewhere now."""
-    if before is after:
-        return set()
-    return {
-        range_id
-        for range_id, new in after.items()
-        if range_id not in before or _place_of(before[range_id]) != _place_of(new)
-    }
-
-
-def _place_of(found: RangeState) -> tuple[object, ...]:
-    return found.leader, found.epoch, found.sealed_epoch, found.complete, found.replicas
-
-
-def _log_in(hosted: HostedTopic | None, partition: int) -> LogOrError | None:
-    if hosted is None or partition >= len(hosted.logs):
-        return None
-    return hosted.logs[partition]
-
-
-def _goes_on(log: LogOrError, hosted: HostedTopic | None, partition: Partition) -> bool:
-    """The log is as it should be; a damaged one stands still until the next start."""
-    if hosted is None or not isinstance(log, PartitionLog):
-        return isinstance(log, CorruptPartitionError)
-    known = hosted.topic.partitions[partition.partition]
-    return known.is_sealed == partition.is_sealed
-
-
-def _not_open_yet(topic: str) -> NotReadyError:
-    return NotReadyError(f'the broker is opening topic "{topic}"')
-
-
 def _of_partition(failure: TailraceError, topic: Topic, partition: int) -> TailraceError:
     if may_be_opened_later(failure):
         return failure
     return CorruptPartitionError(failure.detail, topic=topic.name, partition=partition)
-
-
-def _changes(old: msgspec.Struct, new: msgspec.Struct) -> dict[str, Any]:
-    before = msgspec.structs.asdict(old)
-    return {
-        name: value for name, value in msgspec.structs.asdict(new).items() if before[name] != value
-    }

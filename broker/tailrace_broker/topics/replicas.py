@@ -26,6 +26,7 @@ from tailrace_broker.core.replication.events import (
     Feed,
     Flushed,
     HoldAppends,
+    LeadProven,
     LogStartMoved,
     ReplicationTiming,
     ReportLost,
@@ -34,7 +35,6 @@ from tailrace_broker.core.replication.events import (
     Suspected,
     Woken,
     Wrote,
-    Yield,
 )
 from tailrace_broker.core.replication.follower import NEVER_MS
 from tailrace_broker.core.replication.log_ends import LogEnds
@@ -49,6 +49,7 @@ from tailrace_broker.core.replication.range_events import (
     NeedLog,
     OfRange,
     ProposeCommand,
+    ProveLead,
     RangesEvent,
     RemoveLog,
     SendPeer,
@@ -63,7 +64,7 @@ from tailrace_broker.model.append_outcome import (
     CutOutcome,
     LogIsCut,
 )
-from tailrace_broker.model.commands import Command
+from tailrace_broker.model.commands import Command, Lead
 from tailrace_broker.model.errors import CorruptBatchError, DiskFullError, TailraceError
 from tailrace_broker.model.replication import (
     Batches,
@@ -85,23 +86,21 @@ from tailrace_broker.model.ring_state import (
     RingState,
 )
 from tailrace_broker.model.topic import NO_EPOCH
-from tailrace_broker.net.broker import RingView
 from tailrace_broker.net.replication.followed_leader import LeaderUser
 from tailrace_broker.net.replication.link import Bytes, Link
 from tailrace_broker.net.replication.links import ForwardedUser, ReplicationLinks
 from tailrace_broker.node.ring import RingNode, RingSettings
 from tailrace_broker.storage.log.partition_log import PartitionLog
-from tailrace_broker.storage.log.range_role import InSync
 from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.feeding import LogFeeds, runs_of
+from tailrace_broker.topics.lead_proofs import LeadProofs
 from tailrace_broker.topics.range_leaders import RangeRoles
+from tailrace_broker.topics.replica_watch import ReplicaWatch
 
 # Until a cut that the disk has refused is tried again.
 RETRY_SECONDS = 1.0
 # Until a log that is asked for is looked at again, while it writes.
 OPENED_SECONDS = 0.02
-# Between two looks at who answers.
-WATCH_SECONDS = 0.5
 # How long a stop waits for other replicas to take what is acknowledged by them.
 STOP_SECONDS = 1.0
 # How long it waits before that for others to lead, and to do without this broker.
@@ -146,16 +145,16 @@ class Replicas:
         timing = ReplicationTiming(failback_ms=ring.failback_ms)
         self._machine = RangeReplicas(ordinal, timing, self.rules, is_replicated)
         self._feeds = LogFeeds(log_of, self._machine.leads, self, catch_up_memory, spawn)
+        self._watch = ReplicaWatch(ring, roles, self._machine, self._step)
+        self._proofs = LeadProofs(lambda range_id: self._step(ProveLead(range_id)))
         self._links: ReplicationLinks | None = None
         self._incoming: deque[_Incoming] = deque()
         self._resetting: dict[LogKey, PartitionLog] = {}
         self._asked: list[Command] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
-        self._watch_timer: asyncio.TimerHandle | None = None
         self._left: asyncio.Event | None = None  # set when others can do without this broker
         self._is_stopped = False
-        self._yields_to: frozenset[int] = frozenset()
         ring.on_silent.append(lambda ordinal: self._step(Suspected(ordinal)))
 
     # --- life ---
@@ -175,7 +174,7 @@ class Replicas:
             spawn=self._spawn,
         )
         await self._links.listen(settings.host, settings.replication_port)
-        self._watch()
+        self._watch.look()
         return self._links
 
     async def hand_over(self) -> None:
@@ -200,9 +199,9 @@ class Replicas:
         self._feeds.stop()
         for range_id in self._machine.ranges:
             self._roles.lead(range_id, None)
-        for timer in (self._timer, self._watch_timer):
-            if timer is not None:
-                timer.cancel()
+        self._watch.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._links is not None:
             await self._links.close()
 
@@ -220,6 +219,10 @@ class Replicas:
         """By range that this process leads, how far its followers are behind."""
         return self._machine.lags(self._now_ms())
 
+    async def prove_lead(self, range_id: int) -> bool:
+        """Whether this process leads the range, and has all that anybody acknowledged before."""
+        return self._machine.leads(range_id) is not None and await self._proofs.prove(range_id)
+
     # --- what happens ---
 
     def apply(self, state: RingState, mine: Registration | None) -> None:
@@ -235,7 +238,7 @@ class Replicas:
         """A log is open and idle."""
         if log.role.commits_alone:
             return
-        key = _key_of(log)
+        key = log.place.key
         log.on_own_write(partial(self._own_write, key))
         log.on_durable(partial(self._flushed, log))
         log.on_trimmed = partial(self._trimmed, key)
@@ -259,13 +262,13 @@ class Replicas:
 
         Again and again, until that is durable, or the log is gone. It may be asked for repeatedly.
         """
-        key = _key_of(log)
+        key = log.place.key
         if self._resetting.get(key) is not log:
             self._resetting[key] = log
             self._reset(log, done)
 
     def _reset(self, log: PartitionLog, done: Callable[[], None]) -> None:
-        key = _key_of(log)
+        key = log.place.key
         if self._resetting.get(key) is not log:
             return  # another one is open
         if self._log_of(key) is not log or self._is_stopped:
@@ -349,7 +352,7 @@ class Replicas:
             self._step(events.WriteFailed(key))
 
     def _flushed(self, log: PartitionLog) -> None:
-        self._step(Flushed(_key_of(log), log.durable_end))
+        self._step(Flushed(log.place.key, log.durable_end))
 
     def _trimmed(self, key: LogKey, log_start: int) -> None:
         """Retention has removed what is before, unless the machine has asked for it."""
@@ -357,42 +360,6 @@ class Replicas:
         ends = None if replica is None else replica.ends.get(key)
         if ends is not None and log_start > ends.start:
             self._step(LogStartMoved(key, log_start))
-
-    # --- too few replicas ---
-
-    def _watch(self) -> None:
-        """Notice again and again which ranges cannot commit.
-
-        An ISR never falls below its floor, so it may name the dead.
-        """
-        state = self._ring.state
-        if state is not None:
-            view = self._ring.view()
-            alive = view.alive
-            self._yield(view)
-            for range_id, replica in self._machine.ranges.items():
-                if replica.leader is not None:
-                    members = [
-                        each.ordinal for each in state.ranges[range_id].isr if not each.is_ghost
-                    ]
-                    answering = [
-                        each for each in members if each == self._ordinal or alive.get(each, False)
-                    ]
-                    in_sync = InSync(members, answering, state.copies)
-                    self._roles.of(range_id).note_in_sync(in_sync)
-        self._watch_timer = self._loop.call_later(WATCH_SECONDS, self._watch)
-
-    def _yield(self, view: RingView) -> None:
-        """While this broker can write no more, have those lead that can; an epoch forgets it."""
-        mine = view.hints.get(self._ordinal)
-        others: frozenset[int] = frozenset()
-        if mine is not None and not mine.is_fit:
-            others = frozenset(
-                each for each, hint in view.hints.items() if hint.is_fit and view.alive[each]
-            )
-        if others or self._yields_to:
-            self._step(Yield(others))
-        self._yields_to = others
 
     # --- the machine's shell ---
 
@@ -460,6 +427,8 @@ class Replicas:
                 self._spawn(self._trim(key, start))
             case ProposeCommand(command):
                 if command not in self._asked:
+                    if isinstance(command, Lead) and self._ordinal in command.without:
+                        _log.warning("range.isolated", range=range_id, successor=command.ordinal)
                     self._asked.append(command)
                     self._spawn(self._propose(command))
             case BeganLeading():
@@ -471,6 +440,9 @@ class Replicas:
             case EndedLeading(ended_epoch):
                 _log.info("range.released", range=range_id, epoch=ended_epoch)
                 self._roles.lead(range_id, None)
+                self._proofs.ended(range_id)
+            case LeadProven():
+                self._proofs.proven(range_id)
             case ReportLost(key, cut_end):
                 self._diverged(key, cut_end)
             case NeedLog(key):
@@ -594,7 +566,3 @@ class Replicas:
             await log.trim(start)
         except TailraceError as error:
             _log.warning("replica.untrimmed", partition=key.partition, detail=error.detail)
-
-
-def _key_of(log: PartitionLog) -> LogKey:
-    return LogKey(log.place.topic_id, log.place.partition)

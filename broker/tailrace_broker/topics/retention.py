@@ -1,15 +1,17 @@
 """Trims logs when time or size says so (`core.retention`): a heap of due times and one timer.
 
 A log is looked at when it was opened, when it has finished a segment, when its topic was altered,
-and when its time has come; an idle one costs nothing in between.
+and when its time has come; an idle one costs nothing in between. Sealed logs are trimmed to where
+the ring's state has them begin (`topics.sealed_retention` decides), whatever the clock says here.
 """
 
 import asyncio
 import heapq
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -25,11 +27,15 @@ SLEEP_SECONDS_MIN = 1.0
 SLEEP_SECONDS_MAX = 3600.0
 # After a trim that failed.
 RETRY_US = 60_000_000
+# So many entries of the heap may be stale, and as many as are not.
+STALE_MIN = 64
 # By how much the clock may be ahead of the time that has passed before it is told.
 JUMP_SECONDS_MAX = 60.0
 
 # Linux's monotonic clock stands still while the machine sleeps, macOS's does not.
 _STEADY_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+_NOTHING: Mapping[PartitionLog, int] = MappingProxyType({})
 
 _log = structlog.get_logger()
 
@@ -62,10 +68,26 @@ class CautiousClock:
         return min(wall_us, steady_us)
 
 
+def plan_of(log: PartitionLog, now_us: int) -> RetentionPlan:
+    """What the settings of its topic leave of a log."""
+    # The last segment takes what is pending in the journal, too.
+    *finished, last = log.segments
+    last = replace(last, end_offset=log.high_watermark, last_append_time_us=log.last_append_time_us)
+    return plan_retention(
+        [*finished, last],
+        retention_ms=log.settings.retention_ms,
+        retention_bytes=log.settings.retention_bytes,
+        log_start=log.log_start,
+        high_watermark=log.high_watermark,
+        now_us=now_us,
+    )
+
+
 class Retention:
     """The watched logs by when each is to be looked at. On the event loop only.
 
-    A log counts once in the heap, by its earliest time; later entries of it are stale.
+    A log counts once in the heap, by its earliest time; later entries of it are stale. `now_us`:
+    the clock that says what is old.
     """
 
     def __init__(
@@ -75,9 +97,10 @@ class Retention:
         counters: Counters,
     ) -> None:
         self._spawn = spawn
-        self._now_us = now_us
+        self.now_us = now_us
         self._counters = counters
         self._watched: set[PartitionLog] = set()
+        self._decided: dict[PartitionLog, int] = {}
         self._heap: list[tuple[int, int, PartitionLog]] = []
         self._due_us: dict[PartitionLog, int] = {}
         self._numbers = count()  # so that equal times never compare logs
@@ -85,10 +108,16 @@ class Retention:
         self._is_trimming = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, logs: Collection[PartitionLog]) -> None:
-        """They were opened; or their topic was altered, and what was due may be so no more."""
+    def watch(
+        self, logs: Collection[PartitionLog], decided: Mapping[PartitionLog, int] = _NOTHING
+    ) -> None:
+        """They were opened; or their topic was altered, and what was due may be so no more.
+
+        `decided`: of those that are sealed where they begin.
+        """
         self.forget(logs)
         self._watched.update(logs)
+        self._decided |= {log: decided[log] for log in logs if log in decided}
         for log in logs:
             self.look(log)
 
@@ -98,8 +127,10 @@ class Retention:
         for log in logs:
             self._due_us.pop(log, None)
             self._surplus.pop(log, None)
-        self._heap = [entry for entry in self._heap if self._due_us.get(entry[2]) == entry[0]]
-        heapq.heapify(self._heap)
+            self._decided.pop(log, None)
+        if len(self._heap) > STALE_MIN + 2 * len(self._due_us):  # not for each topic of a step
+            self._heap = [entry for entry in self._heap if self._due_us.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
 
     def look(self, log: PartitionLog) -> None:
         """Trim it soon if something may go, else look again when time says."""
@@ -121,19 +152,11 @@ class Retention:
             self._timer.cancel()
 
     def _plan(self, log: PartitionLog) -> RetentionPlan:
-        # The last segment takes what is pending in the journal, too.
-        *finished, last = log.segments
-        last = replace(
-            last, end_offset=log.high_watermark, last_append_time_us=log.last_append_time_us
-        )
-        return plan_retention(
-            [*finished, last],
-            retention_ms=log.settings.retention_ms,
-            retention_bytes=log.settings.retention_bytes,
-            log_start=log.log_start,
-            high_watermark=log.high_watermark,
-            now_us=self._now_us(),
-        )
+        decided = self._decided.get(log)
+        if decided is None:
+            return plan_of(log, self.now_us())
+        start = min(decided, log.high_watermark)
+        return RetentionPlan(start if start > log.log_start else None, None)
 
     def _look_at(self, log: PartitionLog, look_at_us: int | None) -> None:
         """A place in the heap, unless the log has one that is not later."""
@@ -152,12 +175,12 @@ class Retention:
         """To when the first of the heap is due."""
         if self._timer is not None:
             self._timer.cancel()
-        due_seconds = (self._heap[0][0] - self._now_us()) / 1e6
+        due_seconds = (self._heap[0][0] - self.now_us()) / 1e6
         seconds = min(max(due_seconds, SLEEP_SECONDS_MIN), SLEEP_SECONDS_MAX)
         self._timer = asyncio.get_running_loop().call_later(seconds, self._look_at_due)
 
     def _look_at_due(self) -> None:
-        now_us = self._now_us()
+        now_us = self.now_us()
         while self._heap and self._heap[0][0] <= now_us:
             due_us, _, log = heapq.heappop(self._heap)
             if self._due_us.get(log) == due_us:
@@ -179,7 +202,7 @@ class Retention:
                 except TailraceError as error:
                     _log.warning("trim.failed", topic=log.place.topic, detail=error.detail)
                 if log.log_start < plan.log_start:  # or what is pending had no place in a segment
-                    look_at_us = self._now_us() + RETRY_US
+                    look_at_us = self.now_us() + RETRY_US
             self._look_at(log, look_at_us)
         self._is_trimming = False
 

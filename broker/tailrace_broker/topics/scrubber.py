@@ -73,6 +73,7 @@ class Scrubber:
             except ReadFailedError as error:
                 if (log, state) in self._segments():  # else it was deleted meanwhile
                     _log.error("scrub.failed", detail=error.detail)
+                    self._quarantine.unreadable(log, error)
                 return
             checked_bytes = checked.end.position - part.start.position
             self._counters.scrubbed_bytes += checked_bytes

@@ -30,7 +30,6 @@ from tailrace_broker.model.commands import (
 )
 from tailrace_broker.model.damage import Loss, LostEnd
 from tailrace_broker.model.errors import (
-    InvalidParameterError,
     InvalidTopicNameError,
     NothingLostError,
     NotInTrashError,
@@ -58,6 +57,7 @@ from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.trash import not_in_trash
 from tailrace_broker.topics.hosted_topic import HostedTopic
 from tailrace_broker.topics.local_topics import LocalTopics
+from tailrace_broker.topics.parent_producers import ParentProducers
 from tailrace_broker.topics.retention import Retention
 from tailrace_broker.topics.trash_purger import TrashPurger
 
@@ -125,11 +125,12 @@ class Topics:
         directory.trash.on_full = self._on_full
         self._is_purging = False
         self.by_name = self._local.by_name
+        self.copies = self._local.copies
         self.internal = self._local.internal  # the broker's own: no listener knows them
 
     @property
     def on_changed(self) -> Callable[[str], None]:
-        """Called with the name of a topic that has come, or gone."""
+        """Called with the name of a topic that has come, or gone, or has more partitions."""
         return self._local.on_changed
 
     @on_changed.setter
@@ -139,6 +140,11 @@ class Topics:
     def on_roles_changed(self, call: Callable[[], None]) -> None:
         """Call this when this broker may lead another set of ranges."""
         self._local.on_roles_changed(call)
+
+    @property
+    def parent_producers(self) -> ParentProducers:
+        """What sealed partitions remember of their producers."""
+        return self._local.parent_producers
 
     def all_hosted(self) -> Iterator[HostedTopic]:
         """The broker's own topics too, whether they are all recovered or not."""
@@ -236,10 +242,7 @@ class Topics:
 
     def first_offsets(self) -> dict[UUID, list[int]]:
         """By topic and partition id; without topics whose partitions all begin at 0."""
-        firsts = {
-            hosted.topic.topic_id: [each.first_offset for each in hosted.topic.partitions]
-            for hosted in self.all_hosted()
-        }
+        firsts = {hosted.topic.topic_id: hosted.first_offsets() for hosted in self.all_hosted()}
         return {topic_id: offsets for topic_id, offsets in firsts.items() if any(offsets)}
 
     # --- finding ---
@@ -260,6 +263,11 @@ class Topics:
                 raise NotReadyError(f'the broker is opening topic "{topic}"')
             raise self._not_found(topic)
         return found
+
+    def find_any(self, topic: str) -> HostedTopic:
+        """As `find`; the ring's own topics too."""
+        self.check_ready()
+        return self.internal.get(topic) or self.find(topic)
 
     def present(self, topic: str) -> HostedTopic | None:
         """The topic, when it is there and nobody waits for it."""
@@ -442,8 +450,6 @@ class Topics:
                 return not_in_trash(name)
             case "invalid-topic-name":
                 return InvalidTopicNameError(error.detail, topic=name)
-            case "partitions-fixed":
-                return InvalidParameterError(error.detail, parameter="partitionsPerRange")
             case _:
                 return error
 

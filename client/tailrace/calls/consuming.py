@@ -53,7 +53,8 @@ async def poll(self: Member) -> list[Record]:
 async def commit(self: Member) -> bool:
     """Confirm what was handed out; it is on disk at return, and does not come again.
 
-    False: the last delivery has more records, and is confirmed as a whole after them. Raises
+    False: it does not: the last delivery has more records, and is confirmed as a whole after them;
+    or another broker coordinates the group since, and the records come again. Raises
     ConsumerNotRegisteredError and StaleDeliveryError when it was too late: the records come
     again.
     """
@@ -65,7 +66,8 @@ async def commit(self: Member) -> bool:
             await self._sleep(self._state.commit_failed(error, time.monotonic()))
         else:
             self._state.committed()
-    return not self._state.has_items()
+    comes_again = self._state.take_comes_again()
+    return not (comes_again or self._state.has_items())
 
 
 async def next_item(self: Member, wanted: Items, *, include_headers: bool = False) -> Any:

@@ -7,7 +7,7 @@ from typing import Unpack
 from tailrace.calls.exchange import Caller
 from tailrace.errors import ConnectionFailedError
 from tailrace.protocol import requests
-from tailrace.protocol.requests import NewTopicSettings, TopicSettings
+from tailrace.protocol.requests import TopicSettings
 from tailrace.sansio.leaders import leader_urls, merged
 from tailrace.values import (
     DeletedTopic,
@@ -31,7 +31,7 @@ async def topics(self: Caller) -> list[TopicInfo]:
     return requests.parse_topics(await self._exchange.ask(requests.topics_request()))
 
 
-async def create_topic(self: Caller, name: str, **settings: Unpack[NewTopicSettings]) -> TopicInfo:
+async def create_topic(self: Caller, name: str, **settings: Unpack[TopicSettings]) -> TopicInfo:
     """Create, or find with the settings that are given: safe to repeat."""
     request = requests.create_topic_request(name, **settings)
     return requests.parse_topic(await self._exchange.ask(request))

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -204,7 +204,11 @@ class LocalBroker:
 
 def check_ports_are_free(port: int, *, has_peers: bool = False) -> None:
     """PortTakenError now: later, another's answers could be taken for the broker's."""
-    listeners = [*range(LISTENER_COUNT), *(PEER_LISTENERS if has_peers else ())]
+    check_listeners_are_free(port, [*range(LISTENER_COUNT), *(PEER_LISTENERS if has_peers else ())])
+
+
+def check_listeners_are_free(port: int, listeners: Iterable[int]) -> None:
+    """PortTakenError: one of these, counted from the broker's port, is used."""
     for listener_port in [port + listener for listener in listeners]:
         with socket.socket() as candidate:
             # As the broker binds: connections that linger from its last run are no hindrance.

@@ -38,6 +38,27 @@ def member_of(top: Path, ordinal: int, *, settings: Mapping[str, str | float]) -
     return broker
 
 
+def local_count(top: Path, url: str) -> int | None:
+    """How many brokers of the ring below `top` run or ran, if the URL is one of theirs."""
+    try:
+        document = json.loads((top / RING_FILE).read_text())
+        count, port = int(document["brokers"]), int(document["port"])
+        count = max(count, int(document.get("joining", 0)))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    parts = urlsplit(url)
+    ports = [port + PORT_STRIDE * ordinal for ordinal in range(count)]
+    return count if parts.hostname in _LOOPBACK and parts.port in ports else None
+
+
+def is_alone(top: Path) -> bool:
+    """Whether the one broker below `top` runs, or ran, without listeners for others."""
+    try:
+        return json.loads((top / RING_FILE).read_text()).get("alone") is True
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def absent_ordinal(top: Path, url: str) -> int | None:
     """The broker of the ring below `top` whose URL this is, when it is down and others run."""
     try:
@@ -60,6 +81,14 @@ def _port(file: Path, again: str) -> int:
             f"{file} does not say the ring's port: end all brokers, and start them with {again}"
         )
     return port
+
+
+def kept_secret(top: Path) -> str | None:
+    """Of the ring below `top`; None: it cannot be read."""
+    try:
+        return (top / SECRET_FILE).read_text(errors="replace").strip() or None
+    except OSError:
+        return None
 
 
 def _secret(file: Path, again: str) -> str:

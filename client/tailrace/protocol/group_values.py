@@ -49,7 +49,7 @@ class GroupInfo:
     """A group at a glance. `state`: active, idle, or who publishes its offsets ("spark").
 
     `lag`: records that it has not read; None when a partition is damaged. `oldest_unread`: the time
-    of the oldest of these, a text as in records. `lost`: what retention has removed before it.
+    of the oldest of these, a text as in records. `lost`: what was gone before it was read.
     """
 
     group: str

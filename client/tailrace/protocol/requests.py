@@ -107,6 +107,7 @@ class TopicSettings(TypedDict, total=False):
     What each means and can be: docs/protocol.md, "Topics". Retention None: for ever.
     """
 
+    partitions_per_range: int
     json_check: bool
     compression: Literal["lz4", "zstd", "none"]
     durability: Literal["fsync", "written"]
@@ -117,12 +118,6 @@ class TopicSettings(TypedDict, total=False):
     retention_ms: int | None
     retention_bytes: int | None
     min_in_sync_replicas: int
-
-
-class NewTopicSettings(TopicSettings, total=False):
-    """And what stays as it was created."""
-
-    partitions_per_range: int
 
 
 # --- topics, offsets, brokers ---------------------------------------------------------------------
@@ -140,7 +135,7 @@ def parse_topics(answer: Answer) -> list[TopicInfo]:
     )
 
 
-def create_topic_request(name: str, **settings: Unpack[NewTopicSettings]) -> Request:
+def create_topic_request(name: str, **settings: Unpack[TopicSettings]) -> Request:
     """Settings that are not given are those of any new topic."""
     return json_request("POST", "/v1/topics", {"name": name, **settings})
 

@@ -65,7 +65,8 @@ class RangeDetails:
     """Tokens [`start`, `end`), as texts. `state`: open, sealed, leaderless (until a replica leads),
     or waiting: for its brokers, or for `accept_loss`, since no replica is known to be whole.
 
-    `followers` None: another broker than the one that answered leads the range.
+    `followers` None: another broker than the one that answered leads the range. `complete`: of a
+    sealed range the replicas that hold all of it; None: it is open.
     """
 
     id: int
@@ -77,15 +78,38 @@ class RangeDetails:
     isr: tuple[RangeReplica, ...]
     state: str
     followers: tuple[RangeFollower, ...] | None = None
+    complete: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostOffsets:
+    """Offsets of a sealed partition that are lost."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """A range whose loss was accepted, as it is then; `lost`: of a sealed one what it lacks.
+
+    `dry_run`: nothing was changed.
+    """
+
+    range: RangeDetails
+    lost: tuple[LostOffsets, ...]
+    dry_run: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RingChange:
-    """A change of a registration, a leader or an ISR, `at` the time at which a broker applied it.
+    """A change of a registration, a leader, an ISR or a step; a broker applied it `at` this time.
 
     `number`: of those since its start. `kind`: registered, fenced, heard, retired; of a range:
-    leads, leaderless, joined, left, ghost. `broker`: whom it is about; None: no broker leads.
-    `text`: all of it in words.
+    leads, leaderless, joined, left, ghost, sealed; step; or loss, which a person has accepted.
+    `broker`: whom it is about, or None. `text`: all of it in words.
     """
 
     number: int
@@ -99,7 +123,10 @@ class RingChange:
 
 @dataclass(frozen=True, slots=True)
 class RingStep:
-    """A change of the ring that is under way, from `parents`, of which `sealed` take no more."""
+    """A change of the ring that is under way, from `parents`, of which `sealed` take no more.
+
+    `phase`: waiting (for replicas to be near) or sealing. `age_ms`: since the broker knows of it.
+    """
 
     id: int
     kind: str
@@ -107,6 +134,95 @@ class RingStep:
     brokers_after: int
     parents: tuple[int, ...]
     sealed: tuple[int, ...]
+    phase: str = "waiting"
+    age_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A step that the ring has taken: `brokers` belong to it now. `kind`: split or join.
+
+    `duration_ms`: of all of it. `pause_ms`: the longest time for which a range took no events, None
+    when that is not known.
+    """
+
+    step: int
+    kind: str
+    brokers: int
+    duration_ms: int
+    sealed_ranges: tuple[int, ...]
+    new_ranges: tuple[int, ...]
+    sealed_partitions: int
+    new_partitions: int
+    pause_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastStep:
+    """The step that has ended last. `cancelled`: why; None: it is done. Times as of `StepResult`;
+    None: the broker that answered has not seen it.
+    """
+
+    id: int
+    kind: str
+    brokers_before: int
+    brokers_after: int
+    cancelled: str | None
+    duration_ms: int | None
+    pause_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRange:
+    """A range that a step seals or makes, tokens [`start`, `end`); `leader`: its natural one."""
+
+    id: int
+    start: str
+    end: str
+    leader: int
+    replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCopy:
+    """Broker `broker` has to copy this sealed range; `bytes` None: not known where it was asked."""
+
+    range_id: int
+    broker: int
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step of a plan. `continued`: the range of the same tokens before and after, or None."""
+
+    kind: str
+    brokers_before: int
+    brokers_after: int
+    sealed_ranges: tuple[PlannedRange, ...]
+    new_ranges: tuple[PlannedRange, ...]
+    continued: tuple[int, int] | None
+    sealed_partitions: int
+    new_partitions: int
+    copies: tuple[PlannedCopy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RingPlan:
+    """What a ring would go through on its way from `brokers` to `brokers_after`.
+
+    `missing`: brokers that have to be started first. `copies_unknown`: copies of unknown size.
+    """
+
+    brokers: int
+    brokers_after: int
+    missing: tuple[int, ...]
+    topics: int
+    steps: tuple[PlannedStep, ...]
+    sealed_partitions: int
+    new_partitions: int
+    copy_bytes: int
+    copies_unknown: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +244,4 @@ class RingDetails:
     registrations: tuple[Registration, ...]
     ranges: tuple[RangeDetails, ...]
     step: RingStep | None
+    last_step: LastStep | None = None

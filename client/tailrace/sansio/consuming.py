@@ -160,6 +160,7 @@ class Consuming:
         self._undecoded: Polled | None = None
         self._delivery = 0
         self._is_confirmed = True
+        self._comes_again = False  # it was not committed, since the coordinator has changed
         self._items: deque[Any] = deque()
         self._is_due = False
         self._has_answered = False
@@ -329,8 +330,16 @@ class Consuming:
             raise error
         if isinstance(error, StaleDeliveryError):
             self._is_confirmed = True
+            if error.coordinator_changed:  # after a failover, or a step of the ring
+                self._comes_again = True
+                return 0.0
             raise error
         return self._pause_s(error, now_s)
+
+    def take_comes_again(self) -> bool:
+        """Whether what was to be committed comes again, as the next poll says."""
+        comes_again, self._comes_again = self._comes_again, False
+        return comes_again
 
     def forget(self) -> None:
         """It is not registered any more; what it has not confirmed comes again."""

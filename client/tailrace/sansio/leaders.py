@@ -100,6 +100,8 @@ class Hops:
         """Whether another broker is to be asked; else this is the answer."""
         if answer.status != _MISDIRECTED or self._count == HOPS_MAX:
             return False
+        if _member(answer, "writeAttempted") is True and not _is_stored_once(self._request):
+            return False  # its leader was deposed as it wrote: the next one may have it
         contact = self._leaders.contact
         asked, leader_url = self.url, _leader_url(contact.given, answer)
         self._has_created = self._has_created or _member(answer, "topicCreated") is True
@@ -189,6 +191,11 @@ def _key(row: PartitionOffsets | PartitionDetails) -> tuple[str, int]:
 def redirected(request: Request) -> Request:
     """Return the request so that a broker that does not lead says so, and forwards nothing."""
     return replace(request, headers={**request.headers, REDIRECT_HEADER: "1"})
+
+
+def _is_stored_once(request: Request) -> bool:
+    """Whether the leaders know it again by its producer id and its sequence."""
+    return PRODUCER_ID_HEADER in request.headers
 
 
 def _is_repeatable(request: Request) -> bool:

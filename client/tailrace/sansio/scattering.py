@@ -74,12 +74,12 @@ class Scattering:
         if isinstance(error, ConnectionFailedError):
             self._routing.forget_topic(self._topic)
         parts = error.parts if isinstance(error, ProblemError) else ()
-        is_last = self._rounds >= ROUNDS_MAX
+        is_last, is_refused = self._rounds >= ROUNDS_MAX, self._is_refused(error)
         self._has_created = self._has_created or error.topic_created
         if not parts:
             self.cut_by(error)
             partition = error.members.get("partition") if isinstance(error, ProblemError) else None
-            if is_last or not shows_stale_routing(error) or not isinstance(partition, int):
+            if is_last or not is_refused or not isinstance(partition, int):
                 raise error
             self._refused.append((indices, set()))
             return
@@ -87,12 +87,17 @@ class Scattering:
         for part in parts:
             if isinstance(part, Produced):
                 self._parts[part.partition] = part
-            elif shows_stale_routing(part) and not is_last:
+            elif self._is_refused(part) and not is_last:
                 refused.add(_partition_of(part))
             else:
                 self._parts[_partition_of(part)] = part
         if refused:
             self._refused.append((indices, refused))
+
+    def _is_refused(self, error: TailraceError) -> bool:
+        """Others lead; and nothing of it may be stored already, or is stored once."""
+        is_safe = self._keyless is not None or not error.write_attempted
+        return is_safe and shows_stale_routing(error)
 
     def cut_by(self, error: TailraceError) -> None:
         """An error that ends it says what is stored."""

@@ -112,12 +112,17 @@ def _allowed(field: Mapping[str, Any]) -> str:
         return "true or false"
     kind = "a whole number" if field["type"] == "integer" else "a number"
     if "exclusiveMinimum" in field:
-        return f"{kind} above {field['exclusiveMinimum']:g}"
+        return f"{kind} above {_digits(field['exclusiveMinimum'])}"
     if "minimum" not in field:
-        return f"{kind} of {field['maximum']:g} or less" if "maximum" in field else kind
+        return f"{kind} of {_digits(field['maximum'])} or less" if "maximum" in field else kind
     if "maximum" in field:
         return f"{kind} from {field['minimum']} to {field['maximum']}"
-    return f"{kind} of {field['minimum']:g} or more"
+    return f"{kind} of {_digits(field['minimum'])} or more"
+
+
+def _digits(bound: float) -> str:
+    """A setting of seconds has bounds like 3.0."""
+    return str(int(bound) if bound == int(bound) else bound)
 
 
 def _nearest(server: Server, name: str) -> str:

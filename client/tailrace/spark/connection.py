@@ -70,6 +70,11 @@ class PatientClient:
                 self._wait(attempt, error)
         raise AssertionError("count() does not end")
 
+    def turn(self, pause_s: float) -> None:
+        """Ask another broker next, if there is one, and not at once."""
+        self._turn_to_next()
+        time.sleep(pause_s)
+
     def close(self) -> None:
         """Close the connection; a later request opens it again."""
         if self._client is not None:

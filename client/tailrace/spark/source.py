@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import (
@@ -47,7 +48,14 @@ from tailrace.spark.group_offsets import GroupOffsets
 from tailrace.spark.offsets import Listing, OffsetRange, Plan, plan_ranges, split_ranges
 from tailrace.spark.option_values import InvalidOptionError
 from tailrace.spark.options import Read, ReadOptions, parse_read_options, parse_write_options
-from tailrace.spark.stream_offsets import OffsetsDocument, Reach, read_offsets, write_offsets
+from tailrace.spark.stream_offsets import (
+    NO_OFFSETS,
+    Offsets,
+    OffsetsDocument,
+    Reach,
+    read_offsets,
+    write_offsets,
+)
 from tailrace.spark.task import DataLossError, MissingTopicError, read_range, report_loss
 
 if TYPE_CHECKING:
@@ -184,8 +192,11 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not start:
             return self._first_offsets()
         self._publish(start)
-        self._listing = self._final_listing or self._list()
-        reached = stream_offsets.reach(self._options, read_offsets(start), self._listing)
+        begun = read_offsets(start)
+        if self._final_listing is not None and stream_offsets.is_older(self._final_listing, begun):
+            self._final_listing = self._list(begun, with_times=True)
+        self._listing = self._final_listing or self._list(begun)
+        reached = stream_offsets.reach(self._options, begun, self._listing)
         self._report(reached.losses, DataLossError)
         self._report(self._listing.missing(), MissingTopicError)
         if self._is_too_early(reached, limit):
@@ -209,8 +220,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch; the same ones when it is run again. DataLossError."""
         if not start:
             return []
+        ended = read_offsets(end)
         plan = stream_offsets.plan_batch(
-            self._options, read_offsets(start), read_offsets(end), self._list()
+            self._options, read_offsets(start), ended, self._list(ended)
         )
         return _tasks(self._options, plan)
 
@@ -225,10 +237,16 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._group_offsets is not None:
             self._group_offsets.close()
 
-    def _list(self, *, with_times: bool = False) -> Listing:
-        if self._client is None:
-            self._client = PatientClient.of(self._options)
-        return list_partitions(self._client, self._options, with_times=with_times)
+    def _list(self, offsets: Offsets = NO_OFFSETS, *, with_times: bool = False) -> Listing:
+        """By a broker that knows the partitions of these offsets."""
+        client = self._client
+        if client is None:
+            client = self._client = PatientClient.of(self._options)
+        return stream_offsets.listing_with(
+            offsets,
+            partial(list_partitions, client, self._options, with_times=with_times),
+            partial(client.turn, stream_offsets.OLDER_LISTING_S),
+        )
 
     def _publish(self, committed: OffsetsDocument) -> None:
         if self._options.group_id is None:

@@ -13,7 +13,7 @@ A query whose start depends on the moment begins at `{}`, with an empty batch th
 stream starts: so Spark has that in its log, and the batch is the same when it is run again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,6 +24,11 @@ from tailrace.values import PartitionOffsets
 
 Offsets = Mapping[TopicPartition, int]
 OffsetsDocument = dict[str, dict[str, int]]
+
+NO_OFFSETS: Offsets = {}
+# Brokers hear of a step within milliseconds, one that was paused a little later.
+OLDER_LISTINGS_MAX = 10
+OLDER_LISTING_S = 0.2
 
 
 class Reach(NamedTuple):
@@ -143,6 +148,33 @@ def plan_batch(options: ReadOptions, start: Offsets, end: Offsets, listing: List
         elif stop > start.get(topic_partition, row.first_offset):
             add_range(plan, row, start.get(topic_partition, row.first_offset), stop)
     return plan
+
+
+def is_older(listing: Listing, offsets: Offsets) -> bool:
+    """Whether a listing lacks partitions of these offsets that are newer than all it has.
+
+    The broker that was asked has not heard of the ring's last step yet.
+    """
+    newest: dict[str, int] = {}
+    for row in listing.partitions:
+        newest[row.topic] = max(newest.get(row.topic, 0), row.partition)
+    return any(partition > newest.get(topic, partition) for topic, partition in offsets)
+
+
+def listing_with(
+    offsets: Offsets, ask: Callable[[], Listing], turn: Callable[[], object]
+) -> Listing:
+    """A listing that is not older than these offsets; after some tries whichever there is.
+
+    A topic that was made again has fewer partitions for ever. `turn`: to another broker.
+    """
+    listing = ask()
+    for _ in range(OLDER_LISTINGS_MAX):
+        if not is_older(listing, offsets):
+            break
+        turn()
+        listing = ask()
+    return listing
 
 
 def latest_offsets(options: ReadOptions, listing: Listing) -> Offsets:

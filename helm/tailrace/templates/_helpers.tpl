@@ -19,5 +19,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{- define "tailrace.image" -}}
-{{ .image.repository }}:{{ .image.tag | default .appVersion }}
+{{ .image.repository }}:{{ .image.tag | default .appVersion }}{{ with .image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{- define "tailrace.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default .Release.Name }}
 {{- end }}

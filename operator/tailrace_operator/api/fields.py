@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -24,6 +25,18 @@ from tailrace.settings.quantities import (
 RULES = "x-kubernetes-validations"
 _LENGTH_MAX = 32  # of a quantity
 _PREFIX_MAX = 253  # of a key, before the /
+
+
+class Fields(BaseModel):
+    """A part of a resource."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from pydantic import Field
 from tailrace_operator.api.fields import Keys, Text, TotalBytes
 
 # Kubernetes' own forms (apimachinery, `validation.go`).
-_DNS_NAME = "[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+HOST = "[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _SHORT_NAME = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_LABEL_KEY = f"({_DNS_NAME}/)?{_SHORT_NAME}"
-_ANNOTATION_KEY = f"({_DNS_NAME.replace('a-z', 'A-Za-z')}/)?{_SHORT_NAME}"
+_LABEL_KEY = f"({HOST}/)?{_SHORT_NAME}"
+_ANNOTATION_KEY = f"({HOST.replace('a-z', 'A-Za-z')}/)?{_SHORT_NAME}"
 _SHORT_NAME_SAID = (
     "up to 63 letters, digits, hyphens, underscores and dots, from a letter or digit to another"
 )
@@ -21,8 +21,8 @@ _NOT_A_NAME = (
     "to another"
 )
 
-Name = Annotated[str, Field(min_length=1, max_length=253), Text(_DNS_NAME, _NOT_A_NAME)]
-NameOrNone = Annotated[str, Field(max_length=253), Text(f"({_DNS_NAME})?", _NOT_A_NAME)]
+Name = Annotated[str, Field(min_length=1, max_length=253), Text(HOST, _NOT_A_NAME)]
+NameOrNone = Annotated[str, Field(max_length=253), Text(f"({HOST})?", _NOT_A_NAME)]
 LabelValue = Annotated[
     str, Field(max_length=63), Text(f"({_SHORT_NAME})?", f"not a label's value: {_SHORT_NAME_SAID}")
 ]

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field
 
+from tailrace_operator.api.fields import Fields
 from tailrace_operator.api.spec import (
     CLUSTER_PLURAL,
     TOPIC_PLURAL,
-    Fields,
     StreamClusterSpec,
     TopicSpec,
 )
@@ -105,11 +105,17 @@ class StreamClusterStatus(Fields):
     cluster_id: Word | None = None
     """The ring's id."""
 
+    listeners: Count | None = None
+    """How many objects lead to single brokers from outside, those included that are to go."""
+
     founded: FoundedRing | None = None
     """The ring that was founded."""
 
     selector: Line | None = None
     """Of the brokers' pods, for the `scale` subresource."""
+
+    plan: Line | None = None
+    """What the ring goes through on its way to `spec.brokers`; absent when it has as many."""
 
     conditions: Conditions = ()
     """`Ready`, `Progressing`, `Degraded`, `Balanced`, `ReconciliationPaused`."""
@@ -159,7 +165,7 @@ class TopicStatus(Fields):
     """What it takes on the leaders' disks."""
 
     partitions: Annotated[tuple[PartitionStatus, ...], Field(max_length=PARTITIONS_LISTED_MAX)] = ()
-    """The partitions, when they are 64 or less."""
+    """The partitions that take events, when they are 64 or less."""
 
     conditions: Conditions = ()
     """`Ready`, `ReconciliationPaused`."""

@@ -6,11 +6,12 @@ What is refused here is refused by the API server too, with the same words (`fie
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from tailrace.settings.quantities import DURATION, DURATION_UNITS, SIZE_UNITS
 from tailrace_operator.api.fields import (
+    Fields,
     NoneTwice,
     ResourceQuantity,
     Rule,
@@ -21,22 +22,16 @@ from tailrace_operator.api.fields import (
     size,
     unchanged,
 )
-from tailrace_operator.api.forms import (
-    Annotations,
-    Labels,
-    LabelValue,
-    Name,
-    NameOrNone,
-    Origin,
-    TaintKey,
-)
+from tailrace_operator.api.forms import Annotations, LabelValue, Name, NameOrNone, Origin
+from tailrace_operator.api.listeners import Listeners
+from tailrace_operator.api.pod import NO_ANNOTATIONS_OF_OURS, PodSettings
 
 GROUP = "tailrace.dev"
 VERSION = "v1alpha1"
 CLUSTER_PLURAL = "streamclusters"
 TOPIC_PLURAL = "topics"
 
-BROKERS_MAX = 12_288
+BROKERS_MAX = 48  # supported; the arithmetic of rings goes on to 12,288 (docs/ring.md)
 _MEBIBYTE = SIZE_UNITS["Mi"]
 _GIBIBYTE = SIZE_UNITS["Gi"]
 _HOUR_MS = DURATION_UNITS["h"]
@@ -65,11 +60,6 @@ _MEMORY_DEFAULTS = {
     "io_buffer": 64 * _MEBIBYTE,
     "cache_size": 32 * _MEBIBYTE,
 }
-_NO_ANNOTATIONS_OF_OURS = Rule(
-    "!has(self.annotations) || self.annotations.all(key, !key.startsWith('tailrace.dev/'))",
-    message="annotations that begin with tailrace.dev/ are Tailrace's own",
-    field=".annotations",
-)
 _ZONES_MESSAGE = "a ring has three zones, or none"
 _ZONE_TWICE_MESSAGE = "a zone is named twice"
 _NO_SETTINGS = {"cluster", "topic_name", "deletion_policy"}  # of a topic, for its ring
@@ -92,18 +82,6 @@ class InvalidSpecError(Exception):
         super().__init__(f"{field}: {message}")
         self.field = field
         self.message = message
-
-
-class Fields(BaseModel):
-    """A part of a resource."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel,
-        extra="forbid",
-        frozen=True,
-        populate_by_name=True,
-        use_attribute_docstrings=True,
-    )
 
 
 class Storage(Fields):
@@ -225,75 +203,6 @@ class BrokerSettings(Fields):
         )
 
 
-class Toleration(Fields):
-    """A taint that the pods may run with, as in a pod."""
-
-    key: TaintKey | None = None
-    """The taint's key; every key when it is not given, with the operator `Exists`."""
-
-    operator: Literal["Exists", "Equal", ""] | None = None
-    """`Equal` when it is not given, or `""`."""
-
-    value: LabelValue | None = None
-    """The taint's value, with `Equal`."""
-
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute", ""] | None = None
-    """Every effect when it is not given, or `""`."""
-
-    toleration_seconds: int | None = None
-    """How long a taint of effect `NoExecute` is borne; less than 0 is as 0."""
-
-    model_config = ruled(
-        Rule(
-            "has(self.key) && self.key != '' || has(self.operator) && self.operator == 'Exists'",
-            message="without a key it has to be Exists, which means every taint",
-            field=".operator",
-        ),
-        Rule(
-            "!has(self.value) || self.value == '' || !has(self.operator) || "
-            "self.operator != 'Exists'",
-            message="with the operator Exists there is no value: it means every one",
-            field=".value",
-        ),
-        Rule(
-            "!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute'",
-            message="only with the effect NoExecute: no other ends a pod that runs",
-            field=".tolerationSeconds",
-        ),
-    )
-
-
-class PodSettings(Fields):
-    """What the brokers' pods have besides."""
-
-    labels: Labels = {}
-    """Labels of the pods, but for those that Tailrace sets."""
-
-    annotations: Annotations = {}
-    """Annotations of the pods, but for those from `tailrace.dev/` on."""
-
-    node_selector: Labels = {}
-    """Labels of the nodes that they may run on."""
-
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
-    """Taints of nodes that they may run on."""
-
-    priority_class_name: Name | None = None
-    """Their PriorityClass."""
-
-    model_config = ruled(
-        Rule(
-            "!has(self.labels) || self.labels.all(key, !key.startsWith('tailrace.dev/') && "
-            "!(key in ['name', 'instance', 'component', 'managed-by'].map(name, "
-            "'app.kubernetes.io/' + name)))",
-            message="labels that begin with tailrace.dev/, and app.kubernetes.io/name, instance, "
-            "component and managed-by, are Tailrace's own",
-            field=".labels",
-        ),
-        _NO_ANNOTATIONS_OF_OURS,
-    )
-
-
 class ServiceSettings(Fields):
     """The Service of the clients."""
 
@@ -303,7 +212,7 @@ class ServiceSettings(Fields):
     annotations: Annotations = {}
     """Annotations of the Service, for what makes load balancers."""
 
-    model_config = ruled(_NO_ANNOTATIONS_OF_OURS)
+    model_config = ruled(NO_ANNOTATIONS_OF_OURS)
 
 
 class StreamClusterSpec(Fields):
@@ -312,20 +221,9 @@ class StreamClusterSpec(Fields):
     brokers: Annotated[
         int,
         Field(ge=1, le=BROKERS_MAX),
-        Rule(
-            "oldSelf.hasValue() || self in [1, 3]",
-            message="a ring has 1 or 3 brokers in this version",
-            on_create=True,
-        ),
-        Rule(
-            "self == oldSelf",
-            # The bound of a text made from a number is not known to the API server.
-            message_expression="'this version cannot change the number of brokers of a ring "
-            "(now ' + (oldSelf == 1 ? '1' : '3') + '); make another StreamCluster for another "
-            "number'",
-        ),
     ] = 3
-    """How many brokers the ring has; this version makes rings of 1 or 3."""
+    """How many brokers the ring has. Another number makes it grow or shrink, one broker at a
+    time; with 1 or 2 brokers there are as many copies of each event, else 3."""
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """The brokers' image; the operator's default, of its own version, when it is not given."""
@@ -361,6 +259,10 @@ class StreamClusterSpec(Fields):
     service: ServiceSettings = ServiceSettings()
     """The Service of the clients."""
 
+    listeners: Listeners | None = None
+    """An address outside of the cluster for each broker. Without it all share that of
+    `spec.service`, which suffices: every broker serves everything."""
+
     network_policy: bool = True
     """Whether a NetworkPolicy keeps others than brokers from the brokers' ports for each other."""
 
@@ -386,7 +288,10 @@ class StreamClusterSpec(Fields):
     def broker_settings(self) -> dict[str, str]:
         """The settings that are given, as variables of a broker's environment."""
         given = _api_settings(self.settings)
-        return {f"TAILRACE_{name.upper()}": _in_environment(each) for name, each in given.items()}
+        outside = {} if self.listeners is None else self.listeners.broker_settings()
+        return outside | {
+            f"TAILRACE_{name.upper()}": _in_environment(each) for name, each in given.items()
+        }
 
 
 class TopicSpec(Fields):
@@ -405,8 +310,8 @@ class TopicSpec(Fields):
         int | None,
         Field(ge=1, le=256),
     ] = None
-    """Partitions in each range; the ring has a range for each broker. It cannot be changed, only
-    left out."""
+    """Partitions in each range; the ring has a range for each broker. The ranges follow a change
+    one after another."""
 
     json_check: bool | None = None
     """Whether values must be JSON."""
@@ -446,14 +351,6 @@ class TopicSpec(Fields):
             unchanged("topicName"),
             message="a topic's name in its ring cannot be changed; make another Topic",
             field=".topicName",
-        ),
-        Rule(
-            # Left out it is not enforced, and what the topic has is not known here.
-            "!has(self.partitionsPerRange) || has(oldSelf.partitionsPerRange) && "
-            "self.partitionsPerRange == oldSelf.partitionsPerRange",
-            message="the partitions of a topic cannot be changed in this version; leave this out, "
-            "or make another topic for another number",
-            field=".partitionsPerRange",
         ),
     )
 

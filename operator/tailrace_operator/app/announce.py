@@ -12,6 +12,7 @@ from tailrace_operator.plan.actions import (
     ClusterAction,
     CreateSecret,
     CreateTopic,
+    DeleteClaim,
     DeleteTopic,
     Found,
     GrowClaim,
@@ -22,6 +23,8 @@ from tailrace_operator.plan.actions import (
     RemoveFinalizer,
     ReplaceStatefulSet,
     RestartBroker,
+    RetireBroker,
+    StepRing,
     TopicAction,
     described,
 )
@@ -30,7 +33,7 @@ from tailrace_operator.plan.names import RESOURCES, digest
 from tailrace_operator.plan.observed import Document, Owner
 from tailrace_operator.plan.problems import WARNED, subject
 
-NOTE_CHARACTERS_MAX = 1024  # events.k8s.io/v1, `note`
+NOTE_CHARACTERS_MAX = 1024  # of a message
 
 
 class Announcement(NamedTuple):
@@ -50,6 +53,20 @@ def announcement(
         case Found():
             size = "1 broker" if action.broker_count == 1 else f"{action.broker_count} brokers"
             return Announcement("RingFounded", "Found", f"ring {outcome} of {size}")
+        case StepRing("grow"):
+            note = f"broker {action.brokers_before} has joined: {outcome}"
+            return Announcement("RangeSplit", "Grow", note)
+        case StepRing():
+            note = (
+                f"broker {action.brokers_before - 1} has given its range back: {outcome}; it stays "
+                "until others have copied what it stores"
+            )
+            return Announcement("RangesJoined", "Shrink", note)
+        case RetireBroker(ordinal):
+            note = f"broker {ordinal} has left the ring: others have all that it held"
+            return Announcement("BrokerRetired", "Retire", note)
+        case DeleteClaim():
+            return Announcement("VolumeDeleted", "Delete", described(action))
         case RestartBroker():
             name = f"{owner.name}-{action.ordinal}"
             return Announcement("BrokerRestart", "Restart", f"{name}: {action.reason}")
@@ -101,7 +118,11 @@ def warning(document: Document, before: Document) -> tuple[Announcement, str] | 
 def event_manifest(
     announced: Announcement, document: Document, *, now: str, instance: str, name: str | None = None
 ) -> dict[str, Any]:
-    """The Event, of the resource `document`; `now` with microseconds; `instance`: the reporter."""
+    """The Event, of the resource `document`; `now` with microseconds; `instance`: the reporter.
+
+    One of the core API: those of events.k8s.io may have no `lastTimestamp`, by which `kubectl
+    describe` sorts.
+    """
     metadata = document["metadata"]
     note = announced.note
     if len(note) > NOTE_CHARACTERS_MAX:
@@ -114,13 +135,17 @@ def event_manifest(
             "namespace": metadata["namespace"],
         },
         "eventTime": now,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
         "type": "Warning" if announced.is_warning else "Normal",
         "reason": announced.reason,
         "action": announced.action,
-        "note": note,
-        "reportingController": f"{GROUP}/operator",
+        "message": note,
+        "source": {"component": f"{GROUP}/operator"},
+        "reportingComponent": f"{GROUP}/operator",
         "reportingInstance": instance,
-        "regarding": {
+        "involvedObject": {
             "apiVersion": document["apiVersion"],
             "kind": document["kind"],
             "namespace": metadata["namespace"],

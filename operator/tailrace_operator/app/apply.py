@@ -20,6 +20,7 @@ from tailrace_operator.plan.actions import (
     ClusterAction,
     CreateSecret,
     CreateTopic,
+    DeleteClaim,
     DeleteTopic,
     Found,
     GrowClaim,
@@ -30,6 +31,8 @@ from tailrace_operator.plan.actions import (
     RemoveFinalizer,
     ReplaceStatefulSet,
     RestartBroker,
+    RetireBroker,
+    StepRing,
     TopicAction,
 )
 from tailrace_operator.plan.names import SECRET_KEY, TOPIC_FINALIZER, ZONE_LABEL
@@ -42,7 +45,7 @@ SECRET_BYTES = 32
 async def apply(
     kube: Kube, admin: RingAdmin, cluster: Cluster, action: ClusterAction
 ) -> str | None:
-    """Apply an action; return the id of a ring that was founded. KubeError, RingError."""
+    """Apply an action; return what came of it, where that is news. KubeError, RingError."""
     namespace, name = cluster.owner.namespace, cluster.owner.name
     match action:
         case Apply():
@@ -70,6 +73,12 @@ async def apply(
             await kube.evict(f"{name}-{ordinal}", namespace=namespace, uid=uid)
         case Found(broker_count):
             return await admin.found(broker_count)
+        case StepRing(kind, broker_count):
+            return await admin.step(kind, broker_count)
+        case RetireBroker(ordinal):
+            await admin.retire(ordinal)
+        case DeleteClaim(claim, uid):
+            await kube.delete("PersistentVolumeClaim", claim, namespace=namespace, uid=uid)
         case RecordFounding() | Blocked():
             pass  # said by the status
         case _:

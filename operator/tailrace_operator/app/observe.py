@@ -22,7 +22,8 @@ from tailrace_operator.kube.documents import (
     secret_text,
 )
 from tailrace_operator.kube.stored import StoredSpecs
-from tailrace_operator.plan.facts import broker_count, wanted_pods
+from tailrace_operator.plan.facts import broker_count, is_founded, pod_count, wanted_pods
+from tailrace_operator.plan.listeners import names_to_observe
 from tailrace_operator.plan.manifests import children
 from tailrace_operator.plan.names import TOPIC_FINALIZER, child_names, ring_secret, selector_labels
 from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, LiveTopic, Topic
@@ -42,12 +43,8 @@ async def observe_cluster(
     """Observe all of a StreamCluster; InvalidSpecError, KubeError."""
     owner = owner_of(document)
     spec = parse_cluster_spec(document)
-    has_service_monitors = await abilities.has_service_monitors()
-    names = [
-        child
-        for child in child_names(owner.name)
-        if has_service_monitors or child.kind != "ServiceMonitor"
-    ]
+    founded, status = founded_of(document), document.get("status") or {}
+    names = child_names(owner.name) + names_to_observe(owner.name, spec, founded, status)
     namespace, selected = owner.namespace, selector_labels(owner.name)
     *listed, secret, pods, claims = await _together(
         *(kube.find(each.kind, each.name, namespace=namespace) for each in names),
@@ -65,11 +62,10 @@ async def observe_cluster(
     cluster = Cluster(
         owner=owner,
         spec=spec,
-        status=document.get("status") or {},
-        founded=founded_of(document),
+        status=status,
+        founded=founded,
         default_image=default_image,
         has_secret=text is not None,
-        has_service_monitors=has_service_monitors,
         children=found,
         pods=seen_pods,
         former_pods=pods_of(owner.name, [pod for pod in pods if pod not in own_pods]),
@@ -77,8 +73,10 @@ async def observe_cluster(
         ring=ring,
     )
     wanted = children(cluster)[ChildName("StatefulSet", owner.name)]
+    is_scaling = is_founded(cluster) and broker_count(cluster) != spec.brokers
     return replace(
         cluster,
+        plan=await admin.plan(spec.brokers) if is_scaling else None,
         stored_spec=await stored.of(wanted, stateful_set),
         pod_refusal=await _pod_refusal(kube, cluster, stateful_set),
     )
@@ -138,9 +136,9 @@ async def _together(*calls: Awaitable[Any]) -> list[Any]:
 
 async def _pod_refusal(kube: Kube, cluster: Cluster, stateful_set: Document | None) -> str | None:
     """Asked only when a pod is missing: only Events say why."""
-    if stateful_set is None or len(wanted_pods(cluster)) >= broker_count(cluster):
+    if stateful_set is None or len(wanted_pods(cluster)) >= pod_count(cluster):
         return None
-    fields = {"regarding.uid": stateful_set["metadata"]["uid"]}
+    fields = {"involvedObject.uid": stateful_set["metadata"]["uid"]}
     return refusal_of(await kube.list("Event", namespace=cluster.owner.namespace, fields=fields))
 
 

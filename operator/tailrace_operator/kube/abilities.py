@@ -16,11 +16,6 @@ class Abilities:
         self._kept: dict[str, tuple[float, bool]] = {}
         self._classes: dict[str, bool] = {}  # those that were asked for, and whether they exist
 
-    async def has_service_monitors(self) -> bool:
-        """Return whether Prometheus' operator is there."""
-        kind = "ServiceMonitor"
-        return await self._ask(kind, lambda: self._kube.has_kind(kind))
-
     async def is_expandable(self, storage_class: str | None) -> bool:
         """Return whether volumes of this class can grow."""
         if not storage_class:

@@ -158,7 +158,7 @@ def refusal_of(events: list[Document]) -> str | None:
     last: Document = order[-1] if order else {}
     if last.get("reason") != "FailedCreate":
         return None
-    note = str(last.get("note", ""))
+    note = str(last.get("message", ""))
     return _ANY_POD.sub("", note.partition(" failed error: ")[2] or note)
 
 
@@ -166,7 +166,7 @@ def _time_of(event: Document) -> str:
     """When it came last; all texts of times are of one form, but for fractions of seconds."""
     times = (
         (event.get("series") or {}).get("lastObservedTime"),
-        event.get("deprecatedLastTimestamp"),
+        event.get("lastTimestamp"),
         event.get("eventTime"),
         event["metadata"].get("creationTimestamp"),
     )
@@ -195,6 +195,7 @@ def claim_of(
         version=metadata["resourceVersion"],
         volume=spec.get("volumeName", ""),
         is_deleting="deletionTimestamp" in metadata,
+        uid=metadata["uid"],
     )
 
 

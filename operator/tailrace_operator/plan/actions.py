@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from tailrace_operator.plan.observed import ChildName, Document
 
@@ -101,6 +101,29 @@ class RestartBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRing:
+    """Make the ring of `brokers_before` brokers one by one broker larger, or smaller."""
+
+    kind: Literal["grow", "shrink"]
+    brokers_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetireBroker:
+    """The ring does without it from now on, and its disk never comes back."""
+
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteClaim:
+    """The volume of a broker that has been retired goes, where volumes are not to stay."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Blocked:
     """Nothing can be done until a person acts: a reason, and a message with the remedy."""
 
@@ -119,6 +142,9 @@ ClusterAction = (
     | OwnClaim
     | GrowClaim
     | RestartBroker
+    | StepRing
+    | RetireBroker
+    | DeleteClaim
     | Blocked
 )
 
@@ -177,6 +203,10 @@ def progress_reason(action: ClusterAction | TopicAction) -> str:
             return "UpdatingVolumes"
         case RestartBroker():
             return "Restarting"
+        case StepRing("grow"):
+            return "Growing"
+        case StepRing() | RetireBroker() | DeleteClaim():
+            return "Shrinking"
         case Blocked():
             return action.reason
         case _:
@@ -209,6 +239,14 @@ def described(action: ClusterAction | TopicAction) -> str:
             return f"volume {name}: grows to {size}"
         case RestartBroker(ordinal, _, reason):
             return f"broker {ordinal}: restarted, {reason}"
+        case StepRing("grow", count):
+            return f"a range is split for broker {count}"
+        case StepRing(_, count):
+            return f"the range of broker {count - 1} is joined to its neighbour"
+        case RetireBroker(ordinal):
+            return f"broker {ordinal}: retired, others have all that it held"
+        case DeleteClaim(name):
+            return f"volume {name}: deleted, its broker is retired"
         case CreateTopic(name):
             return f"topic {name} is being created"
         case AlterTopic(name, _, reason):

@@ -10,19 +10,40 @@ IN_SYNC_MIN = 2
 
 
 def broker_count(cluster: Cluster) -> int:
-    """Return the wanted number of brokers: that with which the ring was founded."""
-    return cluster.spec.brokers if cluster.founded is None else cluster.founded.broker_count
+    """Return how many brokers the ring has, or will be founded with."""
+    founded, ring = cluster.founded, cluster.ring
+    if founded is None:
+        return cluster.spec.brokers
+    if ring is not None and ring.broker_count is not None and is_founded(cluster):
+        return ring.broker_count
+    return founded.broker_count
+
+
+def pod_count(cluster: Cluster) -> int:
+    """Return how many brokers are to run: of the ring, the one that comes, and those that leave.
+
+    While the ring does not say who they are, none is taken away.
+    """
+    count, ring = broker_count(cluster), cluster.ring
+    if ring is None or not is_founded(cluster):
+        live = cluster.children.get(ChildName("StatefulSet", cluster.owner.name))
+        kept = 0 if live is None or not is_recorded(cluster) else live["spec"].get("replicas", 0)
+        return max(count, kept)
+    leaving = max(ring.registered, default=-1) + 1
+    return max(count + (cluster.spec.brokers > count), leaving)
 
 
 def wanted_pods(cluster: Cluster) -> list[Pod]:
-    """The pods of the ring's brokers, by ordinal."""
-    pods = (pod for pod in cluster.pods if pod.ordinal < broker_count(cluster))
+    """The pods of the brokers that are to run, by ordinal."""
+    count = pod_count(cluster)
+    pods = (pod for pod in cluster.pods if pod.ordinal < count)
     return sorted(pods, key=lambda pod: pod.ordinal)
 
 
 def wanted_claims(cluster: Cluster) -> list[Claim]:
-    """The claims of the ring's brokers, by ordinal."""
-    claims = (claim for claim in cluster.claims if claim.ordinal < broker_count(cluster))
+    """The claims of the brokers that are to run, by ordinal."""
+    count = pod_count(cluster)
+    claims = (claim for claim in cluster.claims if claim.ordinal < count)
     return sorted(claims, key=lambda claim: claim.ordinal)
 
 
@@ -47,7 +68,7 @@ def ready_ordinals(cluster: Cluster) -> set[int]:
 
 
 def away_ordinals(cluster: Cluster) -> list[int]:
-    """Return the ordinals of brokers that do not serve."""
+    """Return the ordinals of the ring's brokers that do not serve."""
     return sorted(set(range(broker_count(cluster))) - ready_ordinals(cluster))
 
 
@@ -84,7 +105,15 @@ def is_needed(cluster: Cluster, ordinal: int) -> bool:
 
 
 def is_whole(cluster: Cluster) -> bool:
-    """Whether a broker can be taken away: all serve as members, and nothing waits for a replica.
+    """Whether a broker can be taken away: as for a step, and all sealed ranges have their copies.
+
+    The copies that a lost disk had of them come back after those of open ranges.
+    """
+    return can_step(cluster) and cluster.ring is not None and not cluster.ring.sealed_short
+
+
+def can_step(cluster: Cluster) -> bool:
+    """Whether the ring can take a step: all serve as members, and nothing waits for a replica.
 
     And no volume goes: Kubernetes keeps it only as long as its pod runs.
     """
@@ -97,7 +126,7 @@ def is_whole(cluster: Cluster) -> bool:
         and not deleting_claims(cluster)
         and ring.leaderless == 0
         and ring.under_replicated == 0
-        and ready_ordinals(cluster) == everyone
+        and ready_ordinals(cluster) >= everyone
         and answered_ordinals(cluster, state=MEMBER) >= everyone
     )
 

@@ -7,7 +7,8 @@ object has the hash of what was asked for: a field that is not asked for any mor
 from collections.abc import Mapping
 from typing import Any
 
-from tailrace_operator.plan.facts import away_ordinals, broker_count, is_needed, is_whole
+from tailrace_operator.plan.facts import away_ordinals, is_needed, is_whole, pod_count
+from tailrace_operator.plan.listeners import listener_manifests
 from tailrace_operator.plan.names import (
     APPLIED_HASH,
     BROKER_PORTS,
@@ -38,11 +39,13 @@ def children(cluster: Cluster) -> dict[ChildName, Document]:
         _network_policy(cluster),
         _disruption_budget(cluster),
         _stateful_set(cluster),
-        _service_monitor(cluster),
     )
+    made = dict(zip(child_names(owner.name), bodies, strict=True))
+    if cluster.spec.listeners is not None:
+        made |= listener_manifests(owner.name, cluster.spec.listeners, pod_count(cluster))
     return {
         child: _hashed(_with_head(owner, child, body))
-        for child, body in zip(child_names(owner.name), bodies, strict=True)
+        for child, body in made.items()
         if body is not None
     }
 
@@ -163,7 +166,7 @@ def _stateful_set(cluster: Cluster) -> Document:
     owner, spec = cluster.owner, cluster.spec
     return {
         "spec": {
-            "replicas": broker_count(cluster),
+            "replicas": pod_count(cluster),
             "serviceName": headless_service(owner.name),
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},  # the operator orders restarts
@@ -176,17 +179,5 @@ def _stateful_set(cluster: Cluster) -> Document:
             "selector": {"matchLabels": selector_labels(owner.name)},
             "template": pod_template(owner, spec, image=cluster.image),
             "volumeClaimTemplates": [claim_template(owner, spec)],
-        }
-    }
-
-
-def _service_monitor(cluster: Cluster) -> Document | None:
-    """Only the Service of the brokers has the port."""
-    if not cluster.has_service_monitors:
-        return None
-    return {
-        "spec": {
-            "selector": {"matchLabels": selector_labels(cluster.owner.name)},
-            "endpoints": [{"port": "metrics"}],
         }
     }

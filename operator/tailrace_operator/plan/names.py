@@ -59,10 +59,10 @@ RESOURCES: Mapping[str, Resource] = {
     "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims"),
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies"),
-    "ServiceMonitor": Resource("monitoring.coreos.com/v1", "servicemonitors"),
     "StorageClass": Resource("storage.k8s.io/v1", "storageclasses", is_namespaced=False),
+    "Ingress": Resource("networking.k8s.io/v1", "ingresses"),
     "Lease": Resource("coordination.k8s.io/v1", "leases"),
-    "Event": Resource("events.k8s.io/v1", "events"),
+    "Event": Resource("v1", "events"),
 }
 
 
@@ -110,7 +110,6 @@ def child_names(cluster: str) -> tuple[ChildName, ...]:
         ChildName("NetworkPolicy", cluster),
         ChildName("PodDisruptionBudget", cluster),
         ChildName("StatefulSet", cluster),
-        ChildName("ServiceMonitor", cluster),
     )
 
 

@@ -66,6 +66,7 @@ class Claim:
     version: str = ""
     volume: str = ""
     is_deleting: bool = False
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,9 @@ class Ring:
     """What its brokers say, by the one that has applied the most; `brokers`: those that answered.
 
     `cluster_id` None: none of them is in a ring. `broker_count`: how many belong to it.
-    `new_disks`: brokers that started on a disk without what they had.
+    `new_disks`: brokers that started on a disk without what they had. `registered`: those that
+    belong to it, are about to, or have not left yet. `sealed_held`: by broker, how many sealed
+    ranges count on its copy. `sealed_short`: sealed ranges that fewer than `copies` hold whole.
     """
 
     cluster_id: str | None
@@ -110,6 +113,9 @@ class Ring:
     ranges: tuple[Range, ...]
     brokers: tuple[Broker, ...]
     new_disks: frozenset[int] = frozenset()
+    registered: frozenset[int] = frozenset()
+    sealed_held: Mapping[int, int] = field(default_factory=dict)
+    sealed_short: int = 0
 
     @property
     def leaderless(self) -> int:
@@ -144,11 +150,12 @@ class Cluster:
     """A StreamCluster and all that was found of it.
 
     `default_image`: of the brokers, where the spec names none. `children`: live objects by name,
-    those of `names.child_names` that exist. `has_secret`: the ring Secret exists (its text is never
-    observed). `former_pods`: those of a StatefulSet
-    that had its name before, which are on their way out. `stored_spec`: how the API server writes
+    those of `names.child_names` and of its listeners that exist. `has_secret`: the ring Secret
+    exists (its text is never observed). `former_pods`: those of a StatefulSet that had its name
+    before, which are on their way out. `stored_spec`: how the API server writes
     the wanted spec of the StatefulSet, with its defaults; None: it is not known. `pod_refusal`: why
-    Kubernetes makes no pod, as for a quota.
+    Kubernetes makes no pod, as for a quota. `plan`: what the ring goes through on its way to the
+    wanted number of brokers.
     """
 
     owner: Owner
@@ -157,7 +164,6 @@ class Cluster:
     founded: Founded | None
     default_image: str
     has_secret: bool
-    has_service_monitors: bool
     children: Mapping[ChildName, Document] = field(default_factory=dict)
     pods: tuple[Pod, ...] = ()
     former_pods: tuple[Pod, ...] = ()
@@ -165,6 +171,7 @@ class Cluster:
     ring: Ring | None = None
     stored_spec: Document | None = None
     pod_refusal: str | None = None
+    plan: str | None = None
 
     @property
     def image(self) -> str:
@@ -174,13 +181,18 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic of the ring; settings by their names in the API's JSON (`retentionMs`)."""
+    """A topic of the ring; settings by their names in the API's JSON (`retentionMs`).
+
+    `partition_count`: sealed ones too; `partitions`: those that take events. `ranges_to_slice`:
+    those in which it does not have its `partitionsPerRange` yet.
+    """
 
     id: str
     settings: Mapping[str, Any]
     partition_count: int
     partitions: tuple[Document, ...]
     size_bytes: int | None
+    ranges_to_slice: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The next thing to do for a StreamCluster: one action, from what is wanted and what was found.
 
 Level-triggered and without memory, but for what `status.founded` says; None: nothing is to be done,
-or something under way is waited for. The order is that of `_in_order`. Nothing here deletes data.
+or something under way is waited for. The order is that of `_in_order`. Nothing here deletes data
+but the volume of a retired broker.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from tailrace_operator.plan.actions import (
     Blocked,
     ClusterAction,
     CreateSecret,
+    DeleteClaim,
     Found,
     GrowClaim,
     OwnClaim,
@@ -30,11 +32,13 @@ from tailrace_operator.plan.facts import (
     broker_count,
     controller_of,
     deleting_claims,
+    is_founded,
     is_going,
     is_needed,
     is_recorded,
     is_whole,
     outdated_pods,
+    pod_count,
     ready_ordinals,
     running_ordinals,
     wanted_claims,
@@ -49,6 +53,7 @@ from tailrace_operator.plan.names import (
     ring_secret,
 )
 from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document, Owner, Pod, Ring
+from tailrace_operator.plan.scaling import next_step
 from tailrace_operator.plan.whole import IMMUTABLE, whole_patch
 from tailrace_operator.plan.words import changed_words, restored_words
 from tailrace_operator.plan.zones import zone_of
@@ -80,6 +85,8 @@ def _in_order(
     yield _bootstrap(cluster)
     yield _growth(cluster)
     yield _restart(cluster)
+    yield next_step(cluster)
+    yield _retired_volume(cluster)
     yield _cannot_grow(cluster)  # which may stay so for ever: sizes cannot be taken back
 
 
@@ -255,14 +262,6 @@ def _placement(cluster: Cluster) -> PlacePod | None:
 def _bootstrap(cluster: Cluster) -> ClusterAction | None:
     """A ring is founded once: it is noted before it is asked for, and its id after that."""
     founded, ring = cluster.founded, cluster.ring
-    if founded is not None and founded.broker_count != cluster.spec.brokers:
-        is_kept = cluster.spec.deletion_policy == "Retain"  # and applied, by the order
-        first = "" if is_kept else "set spec.deletionPolicy to Retain, wait until this changes, "
-        return Blocked(
-            "BrokersChanged",
-            f"the ring has {founded.broker_count} brokers and cannot change yet; {first}delete "
-            f"this StreamCluster and apply it again with spec.brokers {founded.broker_count}",
-        )
     if ring is None:
         return None
     if ring.cluster_id is None:
@@ -275,6 +274,8 @@ def _bootstrap(cluster: Cluster) -> ClusterAction | None:
             f"the brokers are in ring {ring.cluster_id}, and not in {founded.cluster_id}, which "
             "was founded here; give each broker its own volume back",
         )
+    if founded.broker_count != ring.broker_count:  # it has taken a step since
+        return _founded_already(ring, ring.cluster_id)
     return None
 
 
@@ -312,6 +313,19 @@ def _growth(cluster: Cluster) -> GrowClaim | None:
     for claim in _small_claims(cluster):
         if claim.is_expandable:
             return GrowClaim(claim.name, cluster.spec.storage.size)
+    return None
+
+
+def _retired_volume(cluster: Cluster) -> DeleteClaim | None:
+    """Of a broker that has left the ring, whose data others have; not while its pod may need it."""
+    if cluster.spec.deletion_policy == "Retain" or not is_founded(cluster):
+        return None
+    used = {pod.ordinal for pod in cluster.pods}
+    for claim in cluster.claims:
+        is_ours = any(each["uid"] == cluster.owner.uid for each in claim.owners)
+        is_left = claim.ordinal >= pod_count(cluster) and claim.ordinal not in used
+        if is_left and is_ours and not claim.is_deleting:
+            return DeleteClaim(claim.name, claim.uid)
     return None
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tailrace_operator.api.fields import Fields
+from tailrace_operator.api.pod import OPERATORS_VARIABLES
 from tailrace_operator.api.spec import StreamClusterSpec
 from tailrace_operator.plan.names import (
     BROKER_PORTS,
@@ -21,7 +23,6 @@ from tailrace_operator.plan.names import (
 from tailrace_operator.plan.observed import Owner
 
 DATA_FOLDER = "/data"
-USER_ID = 10250  # of the image's user, and of the group that owns the volume
 GRACE_S = 90
 # Between two probes of a starting broker, and how many may fail: it is registered with the ring and
 # reads the end of each partition first, half an hour at most for a disk full of them.
@@ -37,11 +38,15 @@ def pod_template(owner: Owner, spec: StreamClusterSpec, *, image: str) -> dict[s
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
         "nodeSelector": dict(spec.pod.node_selector),
         "priorityClassName": spec.pod.priority_class_name,
-        "schedulingGates": [{"name": ZONE_GATE}] if spec.zones else [],
-        "tolerations": [
-            toleration.model_dump(by_alias=True, exclude_none=True)
-            for toleration in spec.pod.tolerations
+        "affinity": (
+            {"podAntiAffinity": _apart(cluster)} if spec.pod.affinity is None else spec.pod.affinity
+        ),
+        "topologySpreadConstraints": [
+            {"labelSelector": {"matchLabels": selector_labels(cluster)}, **constraint}
+            for constraint in spec.pod.topology_spread_constraints
         ],
+        "schedulingGates": [{"name": ZONE_GATE}] if spec.zones else [],
+        "tolerations": [_given(toleration) for toleration in spec.pod.tolerations],
     }
     return {
         "metadata": {
@@ -58,13 +63,10 @@ def pod_template(owner: Owner, spec: StreamClusterSpec, *, image: str) -> dict[s
             "terminationGracePeriodSeconds": GRACE_S,
             "securityContext": {
                 "runAsNonRoot": True,
-                "runAsUser": USER_ID,
-                "runAsGroup": USER_ID,
-                "fsGroup": USER_ID,
+                **_given(spec.pod.security_context),
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "affinity": {"podAntiAffinity": _apart(cluster)},
             "containers": [_container(owner, spec, image)],
             "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}],
             **{name: value for name, value in optional.items() if value},
@@ -93,7 +95,7 @@ def _container(owner: Owner, spec: StreamClusterSpec, image: str) -> dict[str, A
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": spec.image_pull_policy,
-        "env": _environment(owner),
+        "env": _environment(owner, spec),
         "envFrom": [{"configMapRef": {"name": settings_map(owner.name)}}],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"}
@@ -119,8 +121,11 @@ def _container(owner: Owner, spec: StreamClusterSpec, image: str) -> dict[str, A
     }
 
 
-def _environment(owner: Owner) -> list[dict[str, Any]]:
-    """Return the variables that identify a broker; they win over the ConfigMap."""
+def _environment(owner: Owner, spec: StreamClusterSpec) -> list[dict[str, Any]]:
+    """Return the variables that identify a broker, and those of the spec that are none of these.
+
+    They win over the ConfigMap.
+    """
     domain = f"{headless_service(owner.name)}.{owner.namespace}.svc"
     index = "metadata.labels['apps.kubernetes.io/pod-index']"
     secret = {"name": ring_secret(owner.name), "key": SECRET_KEY}
@@ -136,7 +141,12 @@ def _environment(owner: Owner) -> list[dict[str, Any]]:
         {"name": "TAILRACE_ORDINAL", "valueFrom": {"fieldRef": {"fieldPath": index}}},
         {"name": "TAILRACE_RING_SECRET", "valueFrom": {"secretKeyRef": secret}},
         *({"name": name, "value": value} for name, value in values.items()),
+        *(_given(each) for each in spec.pod.env if each.name not in OPERATORS_VARIABLES),
     ]
+
+
+def _given(fields: Fields) -> dict[str, Any]:
+    return fields.model_dump(by_alias=True, exclude_none=True)
 
 
 def _probe(path: str, *, period_s: int, failures_max: int) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def _problems(
         yield Problem("Retrying", error)
     if blocked is not None and blocked.reason in HARMLESS:
         yield blocked
-    if ring is not None and ring.under_replicated:
+    if ring is not None and (ring.under_replicated or ring.sealed_short):
         yield under_replicated(cluster, ring)
 
 
@@ -99,7 +99,7 @@ def _deleting(cluster: Cluster, claim: Claim) -> Problem:
     is_spare = (
         ring is not None
         and ring.copies > 1
-        and not (ring.under_replicated or ring.leaderless)
+        and not (ring.under_replicated or ring.sealed_short or ring.leaderless)
         and len(deleting_claims(cluster)) == 1
     )
     advice = "leave that pod alone, and to keep the data"
@@ -150,7 +150,13 @@ def unserved(ring: Ring, minimum: int = IN_SYNC_MIN) -> Iterator[Problem]:
 
 
 def under_replicated(cluster: Cluster, ring: Ring) -> Problem:
-    """With the brokers that lack something, and what is done about it."""
+    """With the brokers that lack something, and what is done about it.
+
+    Ranges that are sealed lack copies longer, after a disk was lost: they are copied last.
+    """
+    if not ring.under_replicated:
+        short = f"sealed ranges with fewer than {ring.copies} whole copies: {ring.sealed_short}"
+        return Problem("UnderReplicated", f"{short}; brokers copy them from each other")
     ready = ready_ordinals(cluster)
 
     def what(ordinal: int) -> str:

@@ -28,6 +28,7 @@ from tailrace_operator.plan.facts import (
     wanted_claims,
     wanted_pods,
 )
+from tailrace_operator.plan.listeners import listener_count
 from tailrace_operator.plan.names import selector_text
 from tailrace_operator.plan.observed import Cluster, Document, Ring
 from tailrace_operator.plan.problems import (
@@ -40,6 +41,7 @@ from tailrace_operator.plan.problems import (
     of_ring,
     under_replicated,
 )
+from tailrace_operator.plan.scaling import progress as scaling_progress
 from tailrace_operator.plan.zones import is_balanced
 
 PHASE_MAX = 200
@@ -73,17 +75,20 @@ def cluster_status(
     if ring is not None:
         known = {"copies": ring.copies, "version": ring.version, "clusterId": ring.cluster_id}
     count = broker_count(cluster)
+    ready_count = len(ready_ordinals(cluster))
     return {
-        **cluster.status,
+        **{name: each for name, each in cluster.status.items() if name != "plan"},
         **{name: value for name, value in known.items() if value is not None},
+        **({} if cluster.plan is None else {"plan": cluster.plan}),
         **_founded(cluster, action),
         "observedGeneration": owner.generation,
         "phase": _phase(cluster, action, error, cause, problem)[:PHASE_MAX],
         "brokers": count,
-        "readyBrokers": len(ready_ordinals(cluster)),
+        "readyBrokers": ready_count,
         "balanced": str(is_balanced(count)),
         "zones": len({pod.zone for pod in wanted_pods(cluster)} - {None}),
         "image": cluster.image,
+        "listeners": listener_count(cluster),
         "selector": selector_text(owner.name),
         "conditions": condition_documents(
             (
@@ -128,7 +133,10 @@ def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Cause | None:
     if isinstance(action, RestartBroker):
         return _restarting(cluster, action.ordinal, begun=1)
     count, ring = broker_count(cluster), cluster.ring
-    running, ready = len(running_ordinals(cluster)), len(ready_ordinals(cluster))
+    everyone = set(range(count))
+    running, ready = (
+        len(each & everyone) for each in (running_ordinals(cluster), ready_ordinals(cluster))
+    )
     if is_recorded(cluster) and ready < count:
         away = away_ordinals(cluster)[0]
         before = str(cluster.status.get("phase", ""))
@@ -153,7 +161,7 @@ def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Cause | None:
 def _catching_up(cluster: Cluster, cause: _Cause | None) -> Problem | None:
     """All brokers serve, and some get what they lack."""
     ring = cluster.ring
-    if cause is not None or ring is None or not ring.under_replicated:
+    if cause is not None or ring is None or not (ring.under_replicated or ring.sealed_short):
         return None
     return Problem("CatchingUp", under_replicated(cluster, ring).message)
 
@@ -206,7 +214,10 @@ def _phase(
     if problem is not None and problem.reason not in HARMLESS:
         return f"Degraded: {problem.message.partition('; ')[0]}"
     catching_up = _catching_up(cluster, cause)
-    return "Ready" if catching_up is None else f"Catching up: {catching_up.message}"
+    if catching_up is not None:
+        return f"Catching up: {catching_up.message}"
+    scaling = scaling_progress(cluster)
+    return "Ready" if scaling is None else ": ".join(scaling)
 
 
 # --- conditions -----------------------------------------------------------------------------------
@@ -260,6 +271,8 @@ def _progressing(
         reason, message = cause.reason, cause.message
     elif catching_up := _catching_up(cluster, cause):
         reason, message = catching_up
+    elif scaling := scaling_progress(cluster):
+        reason, message = scaling
     elif growing := _growing(cluster):
         reason, message = "UpdatingVolumes", growing
     elif outdated := outdated_pods(cluster):

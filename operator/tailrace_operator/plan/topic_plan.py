@@ -6,7 +6,6 @@ from typing import Any
 from tailrace_operator.plan.actions import (
     AddFinalizer,
     AlterTopic,
-    Blocked,
     CreateTopic,
     DeleteTopic,
     RemoveFinalizer,
@@ -16,7 +15,6 @@ from tailrace_operator.plan.observed import Topic
 
 CLUSTER_MISSING = "ClusterNotFound"  # a reason that the ring cannot be asked: it does not exist
 NAME_TAKEN = "NameTaken"  # another: an older Topic has the ring's topic
-_PARTITIONS = "partitionsPerRange"
 
 
 def next_topic_action(topic: Topic) -> TopicAction | None:
@@ -50,20 +48,9 @@ def _deletion(topic: Topic, *, is_deleted_with: bool) -> TopicAction | None:
     return DeleteTopic(topic.spec.name_in_ring(topic.owner.name))
 
 
-def _alteration(
-    name: str, wanted: Mapping[str, Any], live: Mapping[str, Any]
-) -> AlterTopic | Blocked | None:
+def _alteration(name: str, wanted: Mapping[str, Any], live: Mapping[str, Any]) -> AlterTopic | None:
     changes = {setting: value for setting, value in wanted.items() if live.get(setting) != value}
-    partitions = changes.pop(_PARTITIONS, None)  # which holds up no other change
     if not changes:
-        return None if partitions is None else _cannot_change(name, live.get(_PARTITIONS))
+        return None
     texts = (f"{setting} {live.get(setting)} → {value}" for setting, value in changes.items())
     return AlterTopic(name, changes, ", ".join(texts))
-
-
-def _cannot_change(name: str, partitions: object) -> Blocked:
-    return Blocked(
-        "PartitionsChanged",
-        f"topic {name} has {partitions} partitions per range, which cannot change yet; leave "
-        f"spec.{_PARTITIONS} out",
-    )

@@ -10,8 +10,7 @@ from tailrace_operator.plan.facts import IN_SYNC_MIN
 from tailrace_operator.plan.names import PAUSED
 from tailrace_operator.plan.observed import Document, LiveTopic, Ring, Topic
 from tailrace_operator.plan.problems import lost_data, unserved
-
-_UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+from tailrace_operator.plan.words import size_text
 
 
 def topic_status(
@@ -33,18 +32,9 @@ def topic_status(
     }
 
 
-def size_text(size_bytes: int) -> str:
-    """0, 812, 3.2Mi: at most one digit behind the point."""
-    size, units = float(size_bytes), iter(_UNITS)
-    unit = ""
-    while round(size, 1) >= 1024:
-        size, unit = size / 1024, next(units)
-    return f"{size:.1f}".removesuffix(".0") + unit
-
-
 def _in_force(live: LiveTopic) -> dict[str, Any]:
     """Partitions are listed when they are few; else the condition says how many are led."""
-    is_listed = live.partition_count <= PARTITIONS_LISTED_MAX
+    is_listed = len(live.partitions) <= PARTITIONS_LISTED_MAX
     size = {} if live.size_bytes is None else {"size": size_text(live.size_bytes)}
     return {
         "topicId": live.id,
@@ -96,10 +86,20 @@ def _served(live: LiveTopic, ring: Ring | None) -> Condition:
         return Condition("Ready", False, *lost_data(ring.lost))
     without = [each["id"] for each in live.partitions if each.get("leader") is None]
     if without:
-        message = f"{len(without)} of {live.partition_count} partitions have no leader"
+        message = f"{len(without)} of {len(live.partitions)} open partitions have no leader"
         return Condition("Ready", False, "Leaderless", message)
     if ring is not None:
         minimum = int(live.settings.get("minInSyncReplicas", IN_SYNC_MIN))
         for problem in unserved(ring, minimum):
             return Condition("Ready", False, *problem)
-    return Condition("Ready", True, "Served", f"{live.partition_count} partitions are served")
+    message = f"{live.partition_count} partitions are served{_waiting_ranges(live)}"
+    return Condition("Ready", True, "Served", message)
+
+
+def _waiting_ranges(live: LiveTopic) -> str:
+    """How far the ring is with another number of partitions, of which nobody sees a pause."""
+    count = live.ranges_to_slice
+    if not count:
+        return ""
+    wanted = live.settings.get("partitionsPerRange")
+    return f"; {count} range{'s' * (count > 1)} still to come to {wanted} partitions"

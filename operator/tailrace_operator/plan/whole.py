@@ -19,7 +19,6 @@ _PARTS = {
     "Service": ("spec.selector",),
     "NetworkPolicy": ("spec",),
     "PodDisruptionBudget": ("spec",),
-    "ServiceMonitor": ("spec.selector",),
 }
 
 

@@ -1,4 +1,4 @@
-"""What is said of a difference: between what is wanted and what is there. Pure."""
+"""What is said of a difference between what is wanted and what is there; sizes. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -9,6 +9,16 @@ from tailrace_operator.plan.names import SETTINGS_HASH
 _TEMPLATE = re.compile(r"^spec\.template\.spec\.(containers\[(broker|0)\]\.)?")
 _PORT = re.compile(r"^spec\.ports\[([0-9]+)\]$")
 _VALUE_CHARACTERS_MAX = 60
+_UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+def size_text(size_bytes: int) -> str:
+    """0, 812, 3.2Mi: at most one digit behind the point."""
+    size, units = float(size_bytes), iter(_UNITS)
+    unit = ""
+    while round(size, 1) >= 1024:
+        size, unit = size / 1024, next(units)
+    return f"{size:.1f}".removesuffix(".0") + unit
 
 
 def changed_words(difference: Difference) -> str:

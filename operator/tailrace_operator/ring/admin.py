@@ -8,18 +8,27 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from tailrace.aio import Client
 from tailrace.errors import ConnectionFailedError, ProblemError, TailraceError, TopicNotFoundError
-from tailrace.protocol.requests import NewTopicSettings, TopicSettings
+from tailrace.protocol.requests import TopicSettings
 from tailrace.protocol.ring_values import RingDetails
 from tailrace_operator.plan.observed import Broker, LiveTopic, Ring
-from tailrace_operator.ring.answers import arguments, live_topic, ring_of, together
+from tailrace_operator.ring.answers import (
+    arguments,
+    live_topic,
+    plan_text,
+    ring_of,
+    step_text,
+    together,
+)
 from tailrace_operator.ring.clients import BrokerClients
 
 # `ring found` waits until every broker has it on its disk.
 FOUND_TIMES_LONGER = 4
+# A step waits until leaders have stopped, and goes back when that takes too long.
+STEP_TIMES_LONGER = 4
 
 
 class RingError(Exception):
@@ -86,8 +95,9 @@ class RingAdmin:
         async with self._clients.in_use():
             with suppress(TailraceError, TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
-                    said = await self._clients.of(ordinal).ring()
-                    return ring_of(said, (), None).ranges != self.ring.ranges
+                    said = ring_of(await self._clients.of(ordinal).ring(), (), None)
+                    known = (self.ring.ranges, self.ring.sealed_short)
+                    return (said.ranges, said.sealed_short) != known
         return True
 
     async def found(self, broker_count: int) -> str:
@@ -100,6 +110,26 @@ class RingAdmin:
             raise RingError("the brokers were asked to found a ring, and have none", retriable=True)
         return ring.cluster_id
 
+    async def plan(self, broker_count: int) -> str | None:
+        """What it would go through, for people; None: no broker can say it now."""
+        with suppress(RingError):
+            async with self._asked() as client:
+                return plan_text(await client.ring_plan(broker_count))
+        return None
+
+    async def step(self, kind: Literal["grow", "shrink"], brokers_before: int) -> str:
+        """Have the ring take a step; what it cost, for people."""
+        timeout_s = self._timeout_s * STEP_TIMES_LONGER
+        async with self._clients.in_use():
+            client = (await self._ready_client()).twin(timeout_s=timeout_s)
+            async with _translated(timeout_s), client:
+                return step_text(await client.step(kind, brokers_before))
+
+    async def retire(self, ordinal: int) -> None:
+        """Have the ring do without the broker, which has no part of it any more."""
+        async with self._asked() as client:
+            await client.retire(ordinal)
+
     async def topic(self, name: str) -> LiveTopic | None:
         """None: there is none of this name."""
         with suppress(TopicNotFoundError):
@@ -110,7 +140,7 @@ class RingAdmin:
     async def create_topic(self, name: str, settings: Mapping[str, Any]) -> None:
         """Safe to repeat; settings by their names in the API's JSON."""
         async with self._asked() as client:
-            await client.create_topic(name, **cast(NewTopicSettings, arguments(settings)))
+            await client.create_topic(name, **cast(TopicSettings, arguments(settings)))
 
     async def alter_topic(self, name: str, settings: Mapping[str, Any]) -> None:
         """Change these settings."""

@@ -1,5 +1,6 @@
 """What brokers answer, in the client's values, as the values that plans are made from. Pure."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,14 @@ from tailrace.protocol.ring_values import (
     RangeReplica,
     Registration,
     RingDetails,
+    RingPlan,
+    StepResult,
 )
 from tailrace.values import PartitionDetails, TopicDetails, to_document
 from tailrace_operator.plan.observed import Broker, Document, LiveTopic, Range, Ring
+from tailrace_operator.plan.words import size_text
 
-_NOT_SETTINGS = frozenset({"name", "id", "partitions", "copies"})
+_NOT_SETTINGS = frozenset({"name", "id", "partitions", "copies", "rangesToSlice"})
 _OUT_OF_SERVICE = ("leaderless", "waiting")
 
 
@@ -51,6 +55,7 @@ def _progress(ring: RingDetails) -> tuple[bool, int]:
 def ring_of(best: RingDetails, brokers: tuple[Broker, ...], version: str | None) -> Ring:
     """Return the ring by the answer that knows the most; `brokers`: those that answered."""
     by_ordinal = {registration.ordinal: registration for registration in best.registrations}
+    sealed = [each for each in best.ranges if each.state == "sealed"]
     return Ring(
         cluster_id=best.cluster_id,
         broker_count=best.brokers,
@@ -60,6 +65,9 @@ def ring_of(best: RingDetails, brokers: tuple[Broker, ...], version: str | None)
         ranges=tuple(_range(each, by_ordinal) for each in best.ranges if each.state != "sealed"),
         brokers=brokers,
         new_disks=frozenset(each.ordinal for each in best.registrations if each.loss == "disk"),
+        registered=frozenset(each.ordinal for each in best.registrations),
+        sealed_held=Counter(ordinal for each in sealed for ordinal in each.replicas),
+        sealed_short=sum(len(each.complete or ()) < best.copies for each in sealed),
     )
 
 
@@ -107,10 +115,37 @@ def _loss(one: RangeDetails) -> str:
     return "lost its disk" if "disk" in causes else "may have lost its last events"
 
 
+def step_text(done: StepResult) -> str:
+    """What a step has changed, and what it cost."""
+    cost = f"took {done.duration_ms} ms"
+    if done.pause_ms is not None:
+        cost = f"paused {done.pause_ms} ms"
+    return (
+        f"{_ranges(done.new_ranges)} in place of {_ranges(done.sealed_ranges)}; "
+        f"{done.sealed_partitions} partitions sealed, {done.new_partitions} new; "
+        f"0 bytes copied; {cost}"
+    )
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    return f"range{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def plan_text(plan: RingPlan) -> str:
+    """All steps in a line."""
+    count = len(plan.steps)
+    return (
+        f"{plan.brokers} → {plan.brokers_after} brokers: {count} step{'s' * (count > 1)}, "
+        f"{plan.sealed_partitions} partitions sealed, {plan.new_partitions} new; "
+        f"{size_text(plan.copy_bytes)} to copy"
+    )
+
+
 def live_topic(details: TopicDetails) -> LiveTopic:
     """A topic with what its leaders report."""
     document = to_document(details.topic)
-    partitions = tuple(map(_partition, details.partition_details))
+    opened = (each for each in details.partition_details if each.state != "sealed")
+    partitions = tuple(map(_partition, opened))
     return LiveTopic(
         id=details.topic.id,
         settings={name: each for name, each in document.items() if name not in _NOT_SETTINGS},
@@ -119,6 +154,7 @@ def live_topic(details: TopicDetails) -> LiveTopic:
         size_bytes=_sum(
             partition_detail.size_bytes for partition_detail in details.partition_details
         ),
+        ranges_to_slice=details.topic.ranges_to_slice,
     )
 
 

@@ -12,11 +12,14 @@ from random import Random
 
 import pytest
 
+from tailrace.consumer import Consumer
 from tailrace.protocol.murmur3 import token
 from tailrace.sync import Client
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.broker.metrics import wait_for_metric
 from tests.support.cli.commands import TIMEOUT_S, reported, run, started
+from tests.support.groups.consumers import FORM_NAMES, FORMS, got, poll, register
+from tests.support.http.http11 import Connection, document, get, read_listeners
 from tests.support.storage.damaged import flip, stored_batches
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -154,3 +157,123 @@ def test_doctor_names_the_partitions_and_the_offsets(broker: RunningBroker) -> N
         'partition 1 of topic "t" (offsets 1000-1999 and 1 more): restore the files that the '
         "broker's log names, and start it again"
     )
+
+
+@pytest.fixture(scope="module")
+def gap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    """Of topic "gap" offsets 1000 to 1999 are lost, which somebody has accepted; five follow."""
+    with start_broker(tmp_path_factory.mktemp("gap"), scrub_bytes_per_second=0) as broker:
+        with Client(broker.url) as client:
+            client.create_topic("gap", partitions_per_range=1)
+            for number in range(2):
+                texts = [f'"{Random(number).randbytes(50).hex()}"' for _ in range(BATCH_EVENTS)]
+                client.produce_lines("gap", "\n".join(texts).encode())
+        broker.stop()
+        (segment,) = broker.data_dir.glob("data/*/0/*.log")
+        flip(segment, stored_batches(segment)[-1][0] + 60, 0)
+        broker.restart()
+        reported(run("topic", "accept-loss", "gap", "0", url=broker.url))
+        with Client(broker.url) as client:
+            client.produce_lines("gap", b"\n".join([b"1"] * 5))
+        yield broker
+
+
+LOST = "tailrace_group_lost_records_total"
+GAP = (
+    '! partition 0 of topic "gap": offsets 1000–1999 are lost, which was accepted; '  # noqa: RUF001
+    "going on at 2000\n"
+)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("options", "offsets", "said"),
+    [
+        ((), [*range(1_000), *range(2_000, 2_005)], GAP),
+        (("--from", "1500"), [*range(2_000, 2_005)], GAP),
+        (("--max", "2"), [0, 1], ""),
+        (("--last", "3"), [2_002, 2_003, 2_004], ""),
+        (("--last", "9"), [*range(996, 1_000), *range(2_000, 2_005)], ""),
+    ],
+)
+def test_consume_reads_past_a_loss_that_was_accepted(
+    gap: RunningBroker, options: tuple[str, ...], offsets: list[int], said: str, restarts: bool
+) -> None:
+    if restarts:
+        gap.stop()
+        gap.restart()
+    consumed = run("consume", "gap", *options, "--format", r"%o\n", url=gap.url)
+
+    assert list(map(int, consumed.stdout.split())) == offsets
+    assert (consumed.returncode, consumed.stderr.decode()) == (0, said)
+
+
+def test_a_loss_that_was_accepted_is_shown_and_is_nothing_to_repair(gap: RunningBroker) -> None:
+    table = reported(run("topic", "describe", "gap", url=gap.url)).splitlines()
+    doctor = run("doctor", url=gap.url).stdout.decode()
+
+    assert table[-1].endswith("open, lost 1000-1999")
+    assert re.search(r"^✓ partitions +none damaged$", doctor, re.M)
+
+
+def test_a_group_goes_on_behind_a_loss_that_was_accepted(gap: RunningBroker) -> None:
+    """It counts the records as lost, as those that retention removed."""
+    lost = gap.metrics().get(LOST, 0)
+    consumed = run("consume", "gap", "--group", "cli", "--format", r"%o\n", url=gap.url)
+
+    assert (consumed.returncode, consumed.stderr) == (0, b"")
+    assert list(map(int, consumed.stdout.split())) == [*range(1_000), *range(2_000, 2_005)]
+    with Client(gap.url) as client:
+        group = client.group("cli")
+    assert (group.info.lost, group.partitions[0].position, group.info.lag) == (1_000, 2_005, 0)
+    wait_for_metric(gap, LOST, lost + 1_000)
+    moved = [line for line in gap.log_path.read_text().splitlines() if '"group.moved"' in line]
+    counts = [json.loads(line)["lost_records"] for line in moved if '"cli"' in line]
+    assert counts == [1_000]
+    again = run("consume", "gap", "--group", "cli", url=gap.url)
+    assert (again.returncode, again.stdout, again.stderr) == (0, b"", b"")
+
+
+@read_listeners
+@pytest.mark.parametrize("form", FORMS, ids=FORM_NAMES)
+def test_polls_go_on_behind_a_loss_that_was_accepted(
+    gap: RunningBroker, listener: int, form: str
+) -> None:
+    """Also those of PolarStreams' clients, which name no delivery."""
+    name = f"{listener}-{FORMS.index(form)}"
+    with Connection(gap.port) as public, Connection(gap.port + listener) as connection:
+        register(public, name, "gap", group=name)
+        records = []
+        while (answer := connection.exchange(poll(name, accept=form))).status != 204:
+            records += got(answer)
+        group = document(public.exchange(get(f"/v1/groups/{name}")))
+
+    assert [each.offset for each in records] == [*range(1_000), *range(2_000, 2_005)]
+    assert (group["lost"], group["lag"]) == (1_000, 0)
+
+
+def test_a_loss_that_was_accepted_is_passed_over_while_others_have_records(
+    gap: RunningBroker,
+) -> None:
+    with Client(gap.url) as client, Connection(gap.port) as public:
+        client.create_topic("busy", partitions_per_range=1)
+        client.produce_lines("busy", b"\n".join([b"1"] * 8_000))
+        register(public, "both", "gap", "busy", group="both")
+        polled = []
+        while (answer := public.exchange(poll("both", maxRecords=500))).status != 204:
+            polled.append({each["topic"]: len(each["values"]) for each in document(answer)})
+
+    behind = next(n for n, each in enumerate(polled) if each.get("gap") == 5)
+    assert sum(each.get("gap", 0) for each in polled) == 1_005
+    assert sum(each.get("busy", 0) for each in polled[behind:]) > 4_000
+
+
+def test_a_python_consumer_goes_on_behind_a_loss_that_was_accepted(gap: RunningBroker) -> None:
+    offsets: list[int] = []
+    with Client(gap.url) as client, Consumer(client, "python", "gap", wait_ms=0) as consumer:
+        for record in consumer:
+            offsets.append(record.offset)
+            if record.offset == 2_004:
+                break
+
+    assert offsets == [*range(1_000), *range(2_000, 2_005)]

@@ -75,6 +75,26 @@ def test_status_says_how_many_copies_there_are_and_which_ranges_lack_theirs(
     assert (document["ring"]["copies"], document["ring"]["underReplicated"]) == (1, 1)
 
 
+def test_status_counts_the_copies_that_are_away_where_the_ring_cannot_agree_any_more(
+    tmp_path: Path,
+) -> None:
+    """The committed in-sync replicas are still three then."""
+    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+        url = ring.brokers[0].url
+        assert "copies 3   under-replicated 0" in reported(run("status", url=url))
+        ring.kill(1)
+        ring.kill(2)
+        ring.until(
+            lambda: (
+                not any(each["alive"] for each in ring.call(0, "GET", "/v1/brokers")["brokers"][1:])
+            ),
+            TAKEN_FOR_DEAD_S_MAX,
+        )
+        alone = reported(run("status", url=url)).splitlines()
+
+    assert "brokers 1/3   ranges 3   copies 3   under-replicated 3" in alone[0]
+
+
 def test_produce_says_when_a_leader_or_the_broker_that_was_given_does_not_answer(
     tmp_path: Path,
 ) -> None:

@@ -42,9 +42,9 @@ def test_a_killed_broker_of_a_ring_is_started_again_beside_the_others(tmp_path: 
         end_by_hand(dev)
 
     assert note == (
-        "broker 1 was killed by SIGKILL (kill -9, or the machine ran out of memory); its "
-        "partitions are not served until it runs again: tailrace dev start 1 --data ring. The ring "
-        "goes on with 0, 2\n"
+        "broker 1 was killed by SIGKILL (kill -9, or the machine ran out of memory); others serve "
+        "its partitions until it runs again: tailrace dev start 1 --data ring. The ring goes on "
+        "with 0, 2\n"
     )
     assert printed == (
         f"✓ broker 1 ready, data in ring/1\n  {dev.url(1)}  pid "
@@ -105,7 +105,7 @@ def test_a_broker_alone_that_ends_says_by_what_where_its_data_is_and_how_to_star
     assert dev.process.returncode == 1
     assert errors.decode().endswith(
         f"error: the broker {how}; its data is in ring/0, and nothing is served until it is "
-        "started again: tailrace dev --data ring\n"
+        f"started again: tailrace dev --data ring --port {dev.port}\n"
     )
 
 

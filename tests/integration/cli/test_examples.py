@@ -27,6 +27,9 @@ RECORDS_PER_PARTITION = 1_701  # one behind the offset in an example of `consume
 OF_RINGS_AND_LOSSES = {
     "dev start",
     "ring found",
+    "ring grow",
+    "ring shrink",
+    "ring drain",
     "ring accept-loss",
     "metadata recover",
     "topic accept-loss",

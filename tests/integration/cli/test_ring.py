@@ -111,7 +111,10 @@ def test_a_ring_goes_on_while_most_of_its_brokers_live(tmp_path: Path) -> None:
     assert is_committed
     assert dev.process.returncode == 1
     assert "error: broker 2 was killed by SIGKILL" in errors.decode()
-    assert "too: most of the voters 0, 1, 2 are away, so the ring is stopped" in errors.decode()
+    assert (
+        "too: most of the voters 0, 1, 2 are away, so the ring is stopped; start it again: "
+        f"tailrace dev --data ring --port {dev.port}\n"
+    ) in errors.decode()
     assert ended(dev.pid(0))
 
 
@@ -157,9 +160,13 @@ def test_data_of_another_number_of_brokers_is_refused(tmp_path: Path, dev: Dev) 
     copied = tmp_path / "ring"
     (copied / "0" / "data").mkdir(parents=True)
     shutil.copy(dev.data / "ring.json", copied)
-    wanted = ("dev", "--data", "ring", "--brokers", "2", "--port", str(free_port_base()))
+    wanted = ("dev", "--data", "ring", "--brokers", "4", "--port", str(free_ring_port()))
 
-    assert_fails(run(*wanted, cwd=tmp_path), 1, "ring holds a ring of 3 brokers: start it with")
+    assert_fails(
+        run(*wanted, cwd=tmp_path),
+        1,
+        "ring holds a ring of 3 brokers: start it with --brokers 3, .* ring grow --brokers 4",
+    )
     assert_fails(
         run("dev", "--brokers", "3", "--port", str(dev.port), cwd=tmp_path),
         1,
@@ -195,9 +202,11 @@ def test_every_broker_shows_the_same_ring(dev: Dev) -> None:
     ranges = [each.partition("RANGE ")[2] for each in shown]
 
     assert len(set(ranges)) == 1
-    assert [line.split()[-2:] for line in ranges[0].splitlines()[1:]] == [
+    _, *rows, drawing = ranges[0].splitlines()
+    assert [line.split()[-2:] for line in rows] == [
         [lag, "open"] for lag in ("1:0,2:0", "0:0,2:0", "0:0,1:0")
     ]
+    assert re.fullmatch(r"leader  ├0─+┼1─+┼2─+┤", drawing)
     assert all("brokers 3/3   ranges 3   copies 3" in each for each in shown)
     assert all("voters 0,1,2" in each for each in shown)
 

@@ -69,6 +69,7 @@ def test_a_topic_is_described_partition_by_partition(
         "compression lz4",
         "json-check yes",
         "min-in-sync-replicas 2",
+        "partitions-per-range 4",
     ]
     assert titles == [
         "PARTITION",
@@ -132,10 +133,33 @@ def test_a_topic_is_created_and_altered_with_units(
     assert altered == (
         f"✓ {topic}: retention none   retention-size 10Gi   durability written   flush 250ms   "
         "flush-size 1Mi   linger 5ms   linger-size 64Ki   compression zstd   json-check yes   "
-        "min-in-sync-replicas 3\n"
+        "min-in-sync-replicas 3   partitions-per-range 4\n"
     )
     assert described == [f"TOPIC {topic}", *altered.strip().partition(": ")[2].split("   ")]
     assert [topic, "4", "1", "none", "written", "zstd", "yes"] in listed
+
+
+@pytest.mark.timeout(120)
+def test_a_topic_gets_more_and_fewer_partitions(shared_broker: RunningBroker, topic: str) -> None:
+    url = shared_broker.url
+    run("topic", "create", topic, url=url)
+    reported(run("produce", topic, "1", "2", "--key", "k", url=url))
+    alter = ("topic", "alter", topic, "--partitions-per-range")
+    planned = json.loads(reported(run(*alter, "8", "--dry-run", "-o", "json", url=url)))
+    assert planned["changes"] == {"partitionsPerRange": {"from": 4, "to": 8}}
+    plan = planned["reslice"]
+    assert (plan["ranges"], plan["sealedPartitions"], plan["newPartitions"]) == (1, 4, 8)
+
+    for count in ("8", "2"):
+        assert f"partitions-per-range {count}\n" in reported(run(*alter, count, url=url))
+        described = run("topic", "describe", topic, "-o", "json", url=url)
+        states = [each["state"] for each in json.loads(reported(described))["partitionDetails"]]
+        assert states.count("open") == int(count)
+    reported(run("produce", topic, "3", "--key", "k", url=url))
+
+    consumed = run("consume", topic, "--from", "earliest", "--max", "3", url=url)
+    values = [json.loads(line)["value"] for line in reported(consumed).splitlines()]
+    assert values == [1, 2, 3]
 
 
 def test_a_topic_is_found_again_by_what_is_given(shared_broker: RunningBroker, topic: str) -> None:
@@ -151,7 +175,6 @@ def test_a_topic_is_found_again_by_what_is_given(shared_broker: RunningBroker, t
 def test_other_partitions_for_a_topic_are_refused_with_what_can_be_done(
     shared_broker: RunningBroker, topic: str
 ) -> None:
-    """They cannot be altered, so nobody is sent to `topic alter`."""
     url = shared_broker.url
     run("topic", "create", topic, url=url)
     words = ["topic", "create", topic, "--partitions-per-range", "8"]
@@ -159,12 +182,8 @@ def test_other_partitions_for_a_topic_are_refused_with_what_can_be_done(
     other = run(*words, "--retention", "1h", url=url)
     planned = run(*words, "--dry-run", url=url)
 
-    remedy = (
-        "partitions cannot be altered: choose another name, or delete the topic with its records "
-        "and create it again"
-    )
-    assert_fails(other, 1, f"exists with partitionsPerRange 4, retentionMs 604800000; {remedy}")
-    assert_fails(planned, 1, f"exists with partitions-per-range 4; {remedy}")
+    assert_fails(other, 1, "exists with partitionsPerRange 4, retentionMs 604800000; alter it")
+    assert_fails(planned, 1, "exists with partitions-per-range 4. Change it: tailrace topic alter")
 
 
 def test_a_topic_is_deleted(shared_broker: RunningBroker, topic: str) -> None:

@@ -50,7 +50,7 @@ def named(known: tuple[Route, int]) -> str:
 
 
 def target_of(route: Route) -> str:
-    return route.path.format(topic="stored", group="g", range=0)
+    return route.path.format(topic="stored", group="g", range=0, broker=0)
 
 
 def check_nothing_is_stored(broker: RunningBroker) -> None:

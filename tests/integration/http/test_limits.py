@@ -3,7 +3,6 @@
 import contextlib
 import resource
 import select
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +18,7 @@ from tailrace_broker.net.http.connection import (
     HEADER_BYTES_MAX,
 )
 from tests.support.broker.fixtures import RunningBroker, start_broker
-from tests.support.broker.metrics import WAIT_S, wait_for_metric
+from tests.support.broker.metrics import wait_for_metric, wait_until
 from tests.support.broker.stored import LARGE_BYTES, LARGE_COUNT, produce_large, values_of
 from tests.support.http.http11 import (
     METRICS,
@@ -554,9 +553,7 @@ def test_a_peer_that_takes_nothing_of_an_answer_is_dropped(
     with Connection(broker.port, receive_buffer_bytes=4 * KIBIBYTE) as stalled:
         stalled.send(sent)
         settle(broker.port)
-        deadline_s = time.monotonic() + WAIT_S
-        while is_established(stalled):
-            assert time.monotonic() < deadline_s, "it is still waited for"
+        wait_until(lambda: not is_established(stalled), lambda: "it is still waited for")
         with pytest.raises(ConnectionResetError):
             receive_all(stalled, sent.count(b"GET"))
     wait_for_metric(broker, "tailrace_produce_memory_bytes", 0)
@@ -629,15 +626,16 @@ def test_stalled_readers_hold_no_more_than_the_read_memory(
     broker = broker_of_small_memory
     before = broker.metrics()
     stalled_readers(broker, opened, asked, count=30)
-    used_bytes = resident_bytes = 0.0
-    metrics = before
-    while (
-        metrics["tailrace_slow_readers_dropped_total"]
-        < before["tailrace_slow_readers_dropped_total"] + 2
-    ):
-        metrics = broker.metrics()
-        used_bytes = max(used_bytes, metrics["tailrace_read_memory_bytes"])
-        resident_bytes = max(resident_bytes, metrics["process_resident_memory_bytes"])
+    seen = [before]
+
+    def dropped() -> float:
+        seen.append(broker.metrics())
+        name = "tailrace_slow_readers_dropped_total"
+        return seen[-1][name] - before[name]
+
+    wait_until(lambda: dropped() >= 2, lambda: "they are still waited for")
+    used_bytes = max(metrics["tailrace_read_memory_bytes"] for metrics in seen)
+    resident_bytes = max(metrics["process_resident_memory_bytes"] for metrics in seen)
 
     assert READ_MEMORY_BYTES / 2 < used_bytes <= READ_MEMORY_BYTES
     grown_bytes = resident_bytes - before["process_resident_memory_bytes"]
@@ -675,10 +673,13 @@ def test_a_reader_waits_for_memory_and_is_then_refused(
 
 def wait_for_room(broker: RunningBroker) -> None:
     """Until a connection is taken again."""
-    status = 0
-    while status != 200:
+
+    def is_taken() -> bool:
         with contextlib.suppress(ConnectionResetError), Connection(broker.port) as connection:
-            status = connection.exchange(get("/live")).status
+            return connection.exchange(get("/live")).status == 200
+        return False
+
+    wait_until(is_taken, lambda: "no connection is taken")
 
 
 def test_more_connections_than_may_be_open_are_refused(tmp_path: Path, opened: ExitStack) -> None:

@@ -33,12 +33,21 @@ PORTS = {
     Listeners.READ: READ,
     Listeners.METRICS: METRICS,
 }
-IN_PATH = {"topic": "t", "partition": "0", "group": "g", "range": "0", "type": "not-found"}
+IN_PATH = {
+    "topic": "t",
+    "partition": "0",
+    "group": "g",
+    "range": "0",
+    "broker": "0",
+    "type": "not-found",
+}
+NEEDED_QUERY = {"/v1/ring/plan": "?brokers=2"}
 # Method, path and port of all requests that the broker knows.
 REQUESTS = [
     (
         route.method,
-        re.sub(r"\{(\w+)\}", lambda found: IN_PATH[found[1]], route.path),
+        re.sub(r"\{(\w+)\}", lambda found: IN_PATH[found[1]], route.path)
+        + NEEDED_QUERY.get(route.path, ""),
         PORTS[listener],
     )
     for route in ROUTES
@@ -177,6 +186,19 @@ def test_a_name_that_others_have_pointed_to_loopback_is_refused_by_every_route(
 
         assert problem(answer) == (403, "foreign-host"), (method, path, listener)
     assert state(filled) == before
+
+
+@every_listener
+def test_the_host_in_a_target_counts_in_place_of_the_header(
+    filled: RunningBroker, listener: int
+) -> None:
+    """A proxy, or a page by it, may name one host there and another in `Host` (RFC 9112, 3.2.2)."""
+    plain = "/metrics" if listener == METRICS else "/status"
+    with Connection(filled.port + listener) as connection:
+        foreign = connection.exchange(get(f"http://evil.example{plain}"))
+        own = connection.exchange(get(f"http://{ALLOWED_HOST}{plain}", host="evil.example"))
+
+    assert (problem(foreign), own.status) == ((403, "foreign-host"), 200)
 
 
 @pytest.mark.parametrize("host", ["localhost", "a.localhost:1", "[::1]:9250", ALLOWED_HOST])

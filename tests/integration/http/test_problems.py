@@ -253,10 +253,6 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
         TOPICS,
         request("/v1/topics", b'{"name":"n","partitionsPerRange":257}'),
     ),
-    "invalid-parameter that cannot be changed": (
-        TOPICS,
-        request("/v1/topics/t", b'{"partitionsPerRange":3}', method="PATCH"),
-    ),
     "invalid-parameter unknown change": (
         TOPICS,
         request("/v1/topics/t", b'{"owner":"me"}', method="PATCH"),
@@ -330,6 +326,11 @@ REFUSED: dict[str, tuple[tuple[int, ...], bytes]] = {
     "ring-refused of no broker": (TOPICS, by_hand("ranges/0/accept-loss", b'{"broker":7}')),
     "ring-refused of what is led": (TOPICS, by_hand("ranges/0/accept-loss", b'{"broker":0}')),
     "ring-refused of what is well": (TOPICS, by_hand("metadata/recover", b'{"acceptLoss":true}')),
+    "ring-refused of another size": (
+        TOPICS,
+        by_hand("steps", b'{"kind":"grow","brokersBefore":7}'),
+    ),
+    "step-not-taken": (TOPICS, by_hand("steps", b'{"kind":"grow","brokersBefore":1}')),
     "invalid-parameter no loss": (TOPICS, by_hand("metadata/recover", b'{"acceptLoss":false}')),
     "invalid-parameter no brokers": (TOPICS, by_hand("found", b'{"brokers":0}')),
     "invalid-parameter consistent": (TOPICS, get("/v1/ring?consistent=yes")),

@@ -168,7 +168,7 @@ def test_requests_are_counted_through_every_listener(broker: RunningBroker, topi
             for target in (records(topic, 99), records(topic, offset="x")):
                 assert connection.exchange(get(target)).status in {400, 404}
     after = broker.metrics()
-    moved = {name: after[name] - before[name] for name in after if name.startswith("tailrace_")}
+    moved = {name: after[name] - before[name] for name in before if name.startswith("tailrace_")}
 
     assert {
         "tailrace_produce_requests_total": 8,
@@ -178,6 +178,8 @@ def test_requests_are_counted_through_every_listener(broker: RunningBroker, topi
         "tailrace_read_requests_total": 6,
         "tailrace_read_errors_total": 4,
         "tailrace_read_bytes_total": bodies,
+        "tailrace_produce_seconds_count": 4,
+        "tailrace_fetch_seconds_count": 2,
         "tailrace_log_appended_batches_total": 2,
         "tailrace_journal_writes_total": 2,
         "tailrace_log_writes_total": 0,
@@ -185,6 +187,15 @@ def test_requests_are_counted_through_every_listener(broker: RunningBroker, topi
         "tailrace_partitions": 4,
         "tailrace_produce_memory_bytes": 0,
     }.items() <= moved.items()
+    with Connection(broker.port + METRICS) as connection:
+        text = connection.exchange(get("/metrics")).body.decode()
+    assert dict(
+        re.findall(rf'^tailrace_topic_(\w+)_total{{topic="{topic}"}} (\S+)$', text, re.M)
+    ) == {
+        "produced_events": "4.0",
+        "produced_bytes": "8.0",
+        "read_records": "4.0",
+    }
     appended_bytes = moved["tailrace_log_appended_bytes_total"]
     assert moved["tailrace_cache_bytes"] >= appended_bytes > 2 * HEADER_BYTES
     assert moved["tailrace_journal_written_bytes_total"] == 2 * JOURNAL_BLOCK_BYTES
@@ -289,6 +300,7 @@ PROVOKED: list[tuple[str, str, int, bytes]] = [
     ("GET", "/v1/brokers", 200, get("/v1/brokers")),
     ("GET", "/v1/ring", 200, get("/v1/ring")),
     ("GET", "/v1/ring", 200, get("/v1/ring?consistent=true")),
+    ("GET", "/v1/ring/plan", 200, get("/v1/ring/plan?brokers=2")),
     ("GET", "/v1/ring/history", 200, get("/v1/ring/history")),
     ("POST", "/v1/ring/found", 200, request("/v1/ring/found", b'{"brokers":1}')),
     ("GET", "/status", 200, get("/status")),
@@ -343,6 +355,8 @@ ELSEWHERE = {
     ("POST", "/v1/topic/{topic}/messages", 207),
     ("POST", "/v1/ring/ranges/{range}/accept-loss", 200),
     ("POST", "/v1/ring/metadata/recover", 200),
+    ("POST", "/v1/ring/steps", 200),
+    ("POST", "/v1/ring/brokers/{broker}/retire", 200),
     ("POST", "/v1/topics/{topic}/partitions/{partition}/accept-loss", 200),
 }
 

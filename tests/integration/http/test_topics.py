@@ -100,6 +100,7 @@ def test_a_topic_is_created_once_and_found_again(public: Connection, topic: str)
         "jsonCheck": False,
         "partitions": 3,
         "copies": 1,
+        "rangesToSlice": 0,
     }
     assert (found.status, document(found)) == (200, said)
     assert said in document(public.exchange(get("/v1/topics")))["topics"]
@@ -400,8 +401,8 @@ def test_what_cannot_be_changed_is_named(public: Connection, topic: str) -> None
     assert public.exchange(new_topic(topic)).status == 201
     before = document(public.exchange(get(f"/v1/topics/{topic}")))
     for body, field in [
-        ({"partitionsPerRange": 2}, "partitionsPerRange"),
-        ({"partitionsPerRange": 2, "jsonCheck": False}, "partitionsPerRange"),
+        ({"partitionsPerRange": 257}, "partitionsPerRange"),
+        ({"partitionsPerRange": 0, "jsonCheck": False}, "partitionsPerRange"),
         ({"jsonCheck": "no"}, "jsonCheck"),
         ({"jsonCheck": None}, "jsonCheck"),
         ({"retentionMs": 1}, "retentionMs"),

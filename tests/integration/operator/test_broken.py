@@ -56,7 +56,7 @@ def warnings(kube: FakeKubernetes) -> list[str]:
     return [
         each["reason"]
         for each in kube.of_kind("Event")
-        if each["type"] == "Warning" and "reportingController" in each
+        if each["type"] == "Warning" and "reportingComponent" in each
     ]
 
 
@@ -261,17 +261,27 @@ def test_an_assertion_about_one_resource_marks_that_one_alone(
     run_scenario(scenario())
 
 
-def test_a_bad_field_holds_up_no_other_of_the_same_patch() -> None:
+def test_another_number_of_partitions_is_altered_and_its_progress_reported() -> None:
     async def scenario() -> None:
         async with fake_cluster() as (kube, brokers, _):
+
+            async def until_said(words: str) -> None:
+                await kube.until(
+                    lambda: words in condition(kube.get("Topic", "flights"), "Ready")["message"]
+                )
+
             put_cluster(kube)
             put_topic(kube)
             async with running_operator(kube, operator_settings(brokers.url_pattern)):
                 await kube.until(lambda: is_all_ready(kube))
+                flights = brokers.topics["flights"]
                 fields = {"partitionsPerRange": 8, "retention": "1d"}
                 kube.edit("Topic", "flights", {"spec": fields})
-                await kube.until(lambda: reason(kube, "Ready", of="Topic") == "PartitionsChanged")
-            assert brokers.topics["flights"]["retentionMs"] == 86_400_000
+                await until_said("served; 3 ranges still to come to 8 partitions")
+                assert reason(kube, "Ready", of="Topic") == ""
+                assert (flights["partitionsPerRange"], flights["retentionMs"]) == (8, 86_400_000)
+                flights["rangesToSlice"] = 1
+                await until_said("served; 1 range still to come to 8 partitions")
 
     run_scenario(scenario())
 
@@ -291,7 +301,7 @@ def test_what_is_made_again_is_reported_and_what_is_made_first_is_not() -> None:
 
 
 def notes(kube: FakeKubernetes, reason: str) -> list[str]:
-    return [each["note"] for each in kube.of_kind("Event") if each["reason"] == reason]
+    return [each["message"] for each in kube.of_kind("Event") if each["reason"] == reason]
 
 
 def test_the_operator_says_which_version_it_is_and_what_it_watches() -> None:

@@ -26,7 +26,7 @@ def put_cluster(kube: FakeKubernetes) -> None:
 
 
 def notes(kube: FakeKubernetes, reason: str) -> list[str]:
-    return [each["note"] for each in kube.of_kind("Event") if each["reason"] == reason]
+    return [each["message"] for each in kube.of_kind("Event") if each["reason"] == reason]
 
 
 def test_a_selector_that_selects_no_pod_any_more_is_repaired() -> None:

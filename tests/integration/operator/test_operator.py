@@ -26,7 +26,7 @@ pytestmark = [
 
 ROLES = Path("helm/tailrace/files/roles.yaml")
 # Children that are deleted in no version of a spec, but by the garbage collector.
-_NEVER_REMOVED = {"services", "configmaps", "poddisruptionbudgets", "servicemonitors"}
+_NEVER_REMOVED = {"configmaps", "poddisruptionbudgets"}
 
 
 def put_cluster(kube: FakeKubernetes, **spec: Any) -> None:
@@ -90,7 +90,7 @@ async def a_drift_is_corrected(kube: FakeKubernetes) -> None:
     await kube.until(lambda: kube.get("Service", "events")["spec"]["type"] == "ClusterIP")
     await kube.until(lambda: "DriftCorrected" in reasons(kube))
     note = next(each for each in kube.of_kind("Event") if each["reason"] == "DriftCorrected")
-    assert note["note"] == (
+    assert note["message"] == (
         "Service events: restored spec.type ClusterIP, was changed by hand to NodePort"
     )
 
@@ -98,7 +98,7 @@ async def a_drift_is_corrected(kube: FakeKubernetes) -> None:
     kube.edit("Service", "events", {"spec": {"ports": [{**ports[0], "port": 9999}, *ports[1:]]}})
     await kube.until(lambda: kube.get("Service", "events")["spec"]["ports"] == ports)
     restored = "Service events: restored port 9250, was changed by hand to 9999"
-    await kube.until(lambda: restored in [each["note"] for each in kube.of_kind("Event")])
+    await kube.until(lambda: restored in [each["message"] for each in kube.of_kind("Event")])
 
 
 async def a_quota_is_named(kube: FakeKubernetes, nodes: FakeNodes) -> None:
@@ -198,21 +198,49 @@ async def nothing_is_done_while_paused(kube: FakeKubernetes) -> None:
 
 
 async def scenario_of_zones() -> list[Call]:
-    """Where Prometheus' operator is too; all calls."""
+    """With addresses outside, which go again; all calls."""
     async with fake_cluster() as (kube, brokers, _):
-        kube.groups.add("monitoring.coreos.com/v1")
-        put_cluster(kube, zones=["a", "b", "c"])
+        listeners = {"type": "Ingress", "host": "events-{ordinal}.example"}
+        put_cluster(kube, zones=["a", "b", "c"], listeners=listeners)
         async with running_operator(kube, operator_settings(brokers.url_pattern)):
             await kube.until(lambda: is_all_ready(kube))
-        assert kube.get("StreamCluster", "events")["status"]["zones"] == 3
-        assert kube.find("ServiceMonitor", "events") is not None
+            status = kube.get("StreamCluster", "events")["status"]
+            assert (status["zones"], status["listeners"]) == (3, 4)
+            assert kube.find("Service", "events-2") is not None
+            assert kube.find("Ingress", "events") is not None
+            kube.edit("StreamCluster", "events", {"spec": {"listeners": None}})
+            await kube.until(
+                lambda: kube.get("StreamCluster", "events")["status"]["listeners"] == 0
+            )
+            assert kube.find("Service", "events-2") is None
+            assert kube.find("Ingress", "events") is None
+        return kube.calls
+
+
+async def scenario_of_another_size() -> list[Call]:
+    """The volume of a broker that has left goes, where volumes are not to stay; all calls."""
+    async with fake_cluster() as (kube, brokers, _):
+        put_cluster(kube, deletionPolicy="Delete")
+        async with running_operator(kube, operator_settings(brokers.url_pattern)):
+            await kube.until(lambda: is_all_ready(kube))
+            for count in (4, 3):
+                kube.edit("StreamCluster", "events", {"spec": {"brokers": count}})
+                await kube.until(
+                    lambda count=count: (
+                        len(kube.of_kind("PersistentVolumeClaim")) == count  # type: ignore[misc]
+                        and len(brokers.members) == count
+                        and is_all_ready(kube)
+                    )
+                )
+            assert kube.get("StreamCluster", "events")["status"]["founded"]["brokers"] == 3
         return kube.calls
 
 
 @pytest.fixture(scope="module")
 def calls() -> set[tuple[str, str, str]]:
     """All that the operator asked for, as a role names it."""
-    found = [*run_scenario(scenario_of_a_cluster()), *run_scenario(scenario_of_zones())]
+    scenarios = (scenario_of_a_cluster, scenario_of_zones, scenario_of_another_size)
+    found = [each for scenario in scenarios for each in run_scenario(scenario())]
     return {(each.verb, each.group, each.resource) for each in found}
 
 

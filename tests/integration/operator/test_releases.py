@@ -30,7 +30,9 @@ def holder(kube: FakeKubernetes, namespace: str = "ns") -> Any:
 
 
 def notes(kube: FakeKubernetes, reason: str) -> list[str]:
-    return [resource["note"] for resource in kube.of_kind("Event") if resource["reason"] == reason]
+    return [
+        resource["message"] for resource in kube.of_kind("Event") if resource["reason"] == reason
+    ]
 
 
 def test_a_namespace_is_served_by_one_release_until_that_one_ends() -> None:

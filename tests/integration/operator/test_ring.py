@@ -1,12 +1,14 @@
 """The operator's process makes a ring of real brokers on a fake Kubernetes, and is killed often."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 # Each of its processes is killed behind so many changes; a kill behind each single one is tried
 # with brokers in memory (test_operator_killed.py), since a process takes a second to start.
 WRITES_OF_A_LIFE = 3
+KEYS = [f"key-{number}" for number in range(24)]
 
 
 @asynccontextmanager
@@ -75,13 +78,7 @@ class OperatorProcess:
 
 
 def ring_wanted(kube: FakeKubernetes) -> None:
-    kube.put(
-        {
-            "kind": "StreamCluster",
-            "metadata": {"name": "events"},
-            "spec": {"settings": {"autoCreateTopics": False}},
-        }
-    )
+    scale(kube, 3)
     kube.put(
         {
             "kind": "Topic",
@@ -91,6 +88,11 @@ def ring_wanted(kube: FakeKubernetes) -> None:
     )
 
 
+def scale(kube: FakeKubernetes, broker_count: int) -> None:
+    spec = {"brokers": broker_count, "settings": {"autoCreateTopics": False}}
+    kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}, "spec": spec})
+
+
 def test_a_ring_is_founded_once_though_the_operator_is_killed_again_and_again(
     tmp_path: Path,
 ) -> None:
@@ -98,27 +100,81 @@ def test_a_ring_is_founded_once_though_the_operator_is_killed_again_and_again(
         async with real_cluster(tmp_path) as (kube, brokers):
             ring_wanted(kube)
             operator = OperatorProcess(kube, tmp_path, brokers.url_pattern)
-            kills = 0
-            while True:
-                kube.is_cut_off.clear()
-                kube.writes_left = WRITES_OF_A_LIFE
-                process = await operator.start()
-                try:
-                    await kube.until(
-                        lambda: kube.is_cut_off.is_set() or is_all_ready(kube), timeout_s=60
-                    )
-                except TimeoutError:
-                    raise AssertionError(operator.said()[-5000:]) from None
-                finally:
-                    process.kill()
-                    await process.wait()
-                if not kube.is_cut_off.is_set():
-                    break
-                kills += 1
-            assert kills > 5
+            assert await killed_until(lambda: is_all_ready(kube), kube, operator) > 5
             await asyncio.to_thread(check_ring, kube, brokers)
 
     asyncio.run(scenario())
+
+
+async def killed_until(
+    is_done: Callable[[], bool], kube: FakeKubernetes, operator: OperatorProcess
+) -> int:
+    """How often the operator was killed until then, behind every few changes."""
+    kills = 0
+    while True:
+        kube.is_cut_off.clear()
+        kube.writes_left = WRITES_OF_A_LIFE
+        process = await operator.start()
+        try:
+            await kube.until(lambda: kube.is_cut_off.is_set() or is_done(), timeout_s=60)
+        except TimeoutError:
+            found = [*kube.of_kind("StreamCluster"), *kube.of_kind("Topic")]
+            statuses = [each.get("status") for each in found]
+            raise AssertionError(f"{statuses}\n{operator.said()[-2000:]}") from None
+        finally:
+            process.kill()
+            await process.wait()
+        if not kube.is_cut_off.is_set():
+            return kills
+        kills += 1
+
+
+def test_a_ring_grows_and_shrinks_though_the_operator_is_killed_again_and_again(
+    tmp_path: Path,
+) -> None:
+    """With an event in each range before each change, which a key finds again after it."""
+
+    async def scenario() -> None:
+        async with real_cluster(tmp_path) as (kube, brokers):
+            ring_wanted(kube)
+            operator = OperatorProcess(kube, tmp_path, brokers.url_pattern)
+            await killed_until(lambda: is_all_ready(kube), kube, operator)
+            for count in (5, 3):
+                await asyncio.to_thread(produce_everywhere, brokers, count)
+                scale(kube, count)
+                kills = await killed_until(partial(is_ring_of, kube, count), kube, operator)
+                assert kills > 2
+            await asyncio.to_thread(check_events, brokers)
+            events = [each["reason"] for each in kube.of_kind("Event")]
+            assert {"RangeSplit", "RangesJoined", "BrokerRetired"} <= {*events}
+
+    asyncio.run(scenario())
+
+
+def is_ring_of(kube: FakeKubernetes, count: int) -> bool:
+    """As many pods and brokers, and nothing is under way."""
+    status = kube.get("StreamCluster", "events")["status"]
+    has_count = status["founded"]["brokers"] == len(kube.of_kind("Pod")) == count
+    return has_count and is_all_ready(kube)
+
+
+def produce_everywhere(brokers: ProcessBrokers, number: int) -> None:
+    with Client(brokers.url_pattern.format(ordinal=0)) as client:
+        for key in KEYS:
+            client.produce("flights", b'{"n":%d}' % number, key=key)
+
+
+def check_events(brokers: ProcessBrokers) -> None:
+    """Each event is there once, in whichever partition."""
+    with Client(brokers.url_pattern.format(ordinal=1)) as client:
+        partitions = client.topic("flights").topic.partitions
+        fetched = [
+            client.read_lines("flights", partition, offset="earliest").body
+            for partition in range(partitions)
+        ]
+    records = [json.loads(line) for body in fetched for line in body.splitlines()]
+    found = sorted((each["key"], each["value"]["n"]) for each in records)
+    assert found == sorted((key, number) for key in KEYS for number in (5, 3))
 
 
 def check_ring(kube: FakeKubernetes, brokers: ProcessBrokers) -> None:

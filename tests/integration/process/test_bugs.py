@@ -14,7 +14,7 @@ pytestmark = pytest.mark.integration
 # A broker whose `os.<call>` fails as only a bug can: from the start, or once the broker has
 # stored an event and is asked to stop.
 BROKER_WITH_A_BUG = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 from tailrace.sync import Client
 from tailrace_broker.app.main import main
 
@@ -26,7 +26,7 @@ def fail(call):
 def use(call):
     with Client("http://127.0.0.1:" + os.environ["TAILRACE_PORT"]) as client:
         while not client.is_ready():
-            pass
+            time.sleep(0.02)
         client.produce("t", b"1")
     fail(call)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -48,7 +48,7 @@ def end_of_broker(data_dir: Path, phase: str, call: str) -> tuple[int, str]:
         env=os.environ | settings,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     return ended.returncode, ended.stderr

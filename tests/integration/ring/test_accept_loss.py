@@ -15,6 +15,7 @@ from tests.support.storage.damaged import flip, stored_batches
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 LEADER = 1  # of partition 1, as there is one partition a range
+NAMES = [f"g{number}" for number in range(9)]  # of groups, coordinated by all three brokers
 # A batch of its own, above 64 KiB: it goes to the segment at once.
 EVENTS = b"\n".join(b'"%s"' % Random(n).randbytes(50).hex().encode() for n in range(2_000))
 
@@ -22,9 +23,15 @@ EVENTS = b"\n".join(b'"%s"' % Random(n).randbytes(50).hex().encode() for n in ra
 def accept_loss(
     ring: LocalRing, ordinal: int, *options: str
 ) -> "subprocess.CompletedProcess[bytes]":
+    return at_broker(ring, ordinal, "topic", "accept-loss", "t", str(LEADER), *options)
+
+
+def at_broker(
+    ring: LocalRing, ordinal: int, *arguments: str
+) -> "subprocess.CompletedProcess[bytes]":
     """By the command line, at this broker."""
     return subprocess.run(
-        [TAILRACE, "topic", "accept-loss", "t", str(LEADER), *options],
+        [TAILRACE, *arguments],
         env=environment(ring.brokers[ordinal].url) | {"TAILRACE_TOKEN": SECRET},
         capture_output=True,
         timeout=TIMEOUT_S,
@@ -68,3 +75,19 @@ def test_a_loss_is_accepted_through_a_broker_that_does_not_lead(tmp_path: Path) 
         assert state_of(ring) == ("open", end)
         with Client(ring.brokers[0].url, token=SECRET) as client:
             assert client.produce("t", b"1", key=key).offset == end
+        afar = at_broker(ring, 0, "consume", "t", "--partition", str(LEADER), "--format", r"%o\n")
+        assert list(map(int, reported(afar).split())) == [*range(first), end]
+        for name in NAMES:
+            assert read_on(ring, name) == ([*range(first), end], end + 1, end - first)
+        groups = [ring.call(0, "GET", f"/v1/groups/{name}") for name in NAMES]
+        ends = {group["partitions"][LEADER]["highWatermark"] for group in groups}
+        assert ends == {end + 1}  # of coordinators that have the log, and of others
+
+
+def read_on(ring: LocalRing, group: str) -> tuple[list[int], int, int]:
+    """What a group has not read yet of the partition; where it is then, and what it counts."""
+    consumed = at_broker(ring, 0, "consume", "t", "--group", group, "--format", r"%p %o\n")
+    pairs = [tuple(map(int, line.split())) for line in reported(consumed).splitlines()]
+    found = ring.call(2, "GET", f"/v1/groups/{group}")
+    offsets = [offset for partition, offset in pairs if partition == LEADER]
+    return offsets, found["partitions"][LEADER]["position"], found["lost"]

@@ -29,7 +29,7 @@ BATCHES = 20
 RECORDS = 100  # in each batch
 LARGE_BYTES = 2_000  # of a value: the batch goes straight to the segment
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def records(number: int, value_bytes: int) -> RecordColumns:
 
 def logs_of(broker: LocalBroker) -> list[PartitionLog]:
     """Return the broker's replicas of the topic."""
-    logs = [log for log in broker.hosted(TOPIC).logs if isinstance(log, PartitionLog)]
+    logs = [log for log in broker.hosted(TOPIC).logs.values() if isinstance(log, PartitionLog)]
     assert len(logs) == 3
     return logs
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker.fixtures import free_ring_port
-from tests.support.ring.local_ring import LocalRing, founded_ring
-from tests.support.ring.replicated_ring import WHOLE_S_MAX
+from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.round_robin import round_robin
 from tests.support.ring.seeds import seed_of
 
@@ -127,11 +126,11 @@ def test_users_of_curl_lose_nothing_at_any_broker(tmp_path: Path) -> None:
                 ring.kill(seed % 3)
                 wait_for_more(ring, users)
                 ring.brokers[seed % 3].start()
-                ring.wait_ready(timeout_s=WHOLE_S_MAX)
+                ring.wait_ready()
                 ring.brokers[(seed + 1) % 3].stop()
                 wait_for_more(ring, users)
                 ring.brokers[(seed + 1) % 3].start()
-                ring.wait_ready(timeout_s=WHOLE_S_MAX)
+                ring.wait_ready()
             finally:
                 stop.set()
                 for thread in threads:

@@ -5,20 +5,20 @@ with other seeds. Needs root, else it is skipped.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
 import pytest
 
+from tests.support.ring.local_ring import TEST_S_MAX, WHOLE_S_MAX
 from tests.support.ring.replicated_ring import (
     REQUESTS_MAX,
-    WHOLE_S_MAX,
     ReplicatedRing,
     replicated_ring,
 )
 from tests.support.ring.seeds import RUNS, seed_of
-from tests.support.storage.mounted import MEBIBYTE, fill_up, frozen, mounted_disk
+from tests.support.storage.mounted import MEBIBYTE, fill_up, frozen, mounted_disks
 from tests.support.variables import whole_number
 
 DISK_BYTES = 256 * MEBIBYTE
@@ -28,7 +28,7 @@ FULL_S = 3  # after the first is full
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(180 + STALL_S),
+    pytest.mark.timeout(TEST_S_MAX),
     pytest.mark.parametrize("run", range(RUNS)),
 ]
 
@@ -36,10 +36,8 @@ pytestmark = [
 @contextmanager
 def ring_on_disks(root: Path, run: int) -> Iterator[ReplicatedRing]:
     """A ring whose brokers have a file system each."""
-    with ExitStack() as stack:
-        for ordinal in range(3):
-            stack.enter_context(mounted_disk(root / str(ordinal), DISK_BYTES))
-        yield stack.enter_context(replicated_ring(root, seed_of(run)))
+    with mounted_disks(root, 3, DISK_BYTES), replicated_ring(root, seed_of(run)) as subject:
+        yield subject
 
 
 def is_full(subject: ReplicatedRing, ordinal: int) -> bool:

@@ -13,7 +13,7 @@ EVENTS = 3  # of each
 STARTED = (0, 1)
 LISTED_S_MAX = 30.0
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.integration
 
 
 def test_a_ring_that_was_killed_lists_all_that_it_had_acknowledged(tmp_path: Path) -> None:

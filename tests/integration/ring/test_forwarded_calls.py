@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,11 @@ from tests.support.http.http11 import (
     records,
     request,
 )
-from tests.support.ring.local_ring import LocalRing, founded_ring
+from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 
 BROKERS = range(3)
 WAIT_MS = 20_000
 LARGE_COUNT = 4_000  # events of 1 KiB: an answer of several parts
-WHOLE_S_MAX = 60.0
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -84,6 +84,17 @@ def test_any_broker_answers_a_read_as_the_leader_does(
         answer = at_all(ring, records("t", partition, **query), accept=content_type)
         assert answer.status == 200
         assert answer.headers["content-type"] == content_type
+
+
+def test_any_broker_answers_head_as_get_without_the_body(ring: LocalRing) -> None:
+    target = records("t", 1, offset=0, maxRecords=3)
+    for ordinal in BROKERS:
+        with Connection(ring.brokers[ordinal].port) as connection:
+            connection.send(request(target, method="HEAD", content_length=None) + get("/live"))
+            head, after = connection.receive(is_head_only=True), connection.receive()
+        assert (head.status, head.body, after.status) == (200, b"", 200)
+        assert head.headers["content-type"] == NDJSON_CONTENT_TYPE
+        assert head.headers["tailrace-next-offset"] == "3"
 
 
 def test_any_broker_says_what_is_wrong_with_a_read(ring: LocalRing) -> None:
@@ -179,3 +190,62 @@ def test_copies_serve_what_is_committed_when_the_leader_dies(tmp_path: Path) -> 
             thread.join()
         assert [each.status for each in answers] == [200, 200]
         assert {each.headers["tailrace-next-offset"] for each in answers} == {"20"}
+
+
+def test_a_copy_that_stood_still_hides_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    """It is asked as soon as it goes on, before it has heard of what came meanwhile."""
+    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+        ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
+        partition = produce(ring, 0, "SFO", b"0")["partition"]
+        copy, other = (each for each in BROKERS if each != partition)
+        for number in range(1, 4):
+            ring.wait_whole()
+            ring.pause(copy)
+            with Connection(ring.brokers[copy].port) as connection:
+                offset = produce(ring, other, "SFO", b"%d" % number)["offset"]
+                connection.send(get(records("t", partition, offset=offset)))
+                ring.resume(copy)
+                answer = connection.receive()
+            assert answer.status == 200, answer
+            assert [json.loads(line)["value"] for line in answer.body.splitlines()] == [number]
+
+
+def test_a_leader_that_stood_still_gives_no_end_of_before(tmp_path: Path) -> None:
+    """It is asked as soon as it goes on, before it has heard that another leads."""
+    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+        ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
+        partition = produce(ring, 0, "SFO", b"0")["partition"]
+        for number in range(1, 4):
+            ring.wait_whole()
+            leader = leader_of(ring, partition)
+            assert leader is not None
+            ring.pause(leader)
+            ring.until(partial(is_led_by_another, ring, partition, leader), WHOLE_S_MAX)
+            with (
+                Connection(ring.brokers[leader].port) as latest,
+                Connection(ring.brokers[leader].port) as newest,
+                Connection(ring.brokers[leader].port) as listed,
+            ):
+                for each in (b"0", b"%d" % number):
+                    offset = produce(ring, (leader + 1) % 3, "SFO", each)["offset"]
+                latest.send(get(records("t", partition, offset="latest")))
+                newest.send(get(records("t", partition, offset=offset)))
+                listed.send(get("/v1/offsets?topic=t"))
+                ring.resume(leader)
+                ends = document(listed.receive())["topics"][0]["partitions"]
+                assert latest.receive().headers["tailrace-next-offset"] == str(offset + 1)
+                answer = newest.receive()
+            assert [json.loads(line)["value"] for line in answer.body.splitlines()] == [number]
+            assert ends[partition]["highWatermark"] in (None, offset + 1)
+
+
+def is_led_by_another(ring: LocalRing, range_id: int, leader: int) -> bool:
+    return leader_of(ring, range_id) not in (leader, None)
+
+
+def leader_of(ring: LocalRing, range_id: int) -> int | None:
+    """As a majority knows."""
+    found: int | None = next(
+        (each["leader"] for each in ring.ranges() if each["id"] == range_id), None
+    )
+    return found

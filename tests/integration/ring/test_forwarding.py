@@ -75,12 +75,12 @@ def pipelined_ring(root: Path, seed: int, **settings: Any) -> Iterator[Pipelined
         try:
             subject.wait_for_windows()
             yield subject
-            subject.whole.wait_whole()
+            subject.ring.wait_whole()
         finally:
             subject.progress.stop_asked.set()
             for thread in threads:
                 thread.join()
-        subject.whole.wait_whole()
+        subject.ring.wait_whole()
         ends = subject.whole.wait_committed(partition_count)
         check(
             subject.producers,
@@ -116,7 +116,7 @@ def test_answers_to_pipelining_producers_are_true_when_leaders_die(
             subject.ring.kill(victim)
             subject.wait_for_windows()
             subject.ring.brokers[victim].start()
-            subject.whole.wait_whole()
+            subject.ring.wait_whole()
             subject.wait_for_windows()
 
 
@@ -124,12 +124,12 @@ def test_leaders_that_stop_cost_no_event_at_other_brokers(tmp_path: Path, run: i
     """Nothing that the others took is unknown: they repeat what a stopping leader gives back."""
     with pipelined_ring(tmp_path, seed_of(run), failback_ms=500, log_level="info") as subject:
         for ordinal in subject.random.sample(range(3), STOPS):
-            subject.whole.wait_whole()
+            subject.ring.wait_whole()
             subject.wait_for_windows()
             subject.ring.brokers[ordinal].stop()
             subject.wait_for_windows()
             subject.ring.brokers[ordinal].start()
-            subject.whole.wait_whole()
+            subject.ring.wait_whole()
         kinds = [json.loads(kind) for each in subject.producers for kind in each.problems]
         late = TOO_BUSY & subject.logged()
         print(f"too busy: {late}")
@@ -149,5 +149,5 @@ def test_producers_at_random_brokers_lose_and_double_nothing_when_leaders_die(
             subject.ring.kill(victim)
             subject.wait_for_requests(150)
             subject.ring.brokers[victim].start()
-            subject.wait_whole()
+            subject.ring.wait_whole()
             subject.wait_for_requests(150)

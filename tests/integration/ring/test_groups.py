@@ -1,21 +1,23 @@
-"""Groups on a ring of three: whichever brokers are asked, and whichever are killed.
+"""Groups on a ring of three: whichever brokers are asked, and whatever happens to them.
 
 `RING_RUNS=10 pytest tests/integration/ring/test_groups.py` runs each ten times; `RING_SEED=x` makes
 the same choices again, at other moments.
 """
 
+import json
 import random
-import threading
 from contextlib import ExitStack, suppress
-from http.client import HTTPException
+from itertools import permutations
 from pathlib import Path
-from time import monotonic_ns
+from urllib.error import HTTPError
 
 import pytest
 
+from tailrace.errors import TailraceError
 from tailrace.sync import Client
+from tailrace_broker.core.ring.arithmetic import token
 from tests.support.broker.fixtures import free_ring_port
-from tests.support.groups.group_history import Span, repeat_count, violations
+from tests.support.groups.group_history import repeat_count, violations
 from tests.support.groups.group_load import (
     ANSWERS_BETWEEN_MAX,
     CONSUMERS,
@@ -28,95 +30,29 @@ from tests.support.groups.group_load import (
     topic_ids,
     wait_until_read,
 )
-from tests.support.ring.local_ring import LocalRing, founded_ring
+from tests.support.ring.leader_changes import LeaderChanges
+from tests.support.ring.local_ring import TEST_S_MAX, WHOLE_S_MAX, LocalRing, founded_ring
+from tests.support.ring.network import Network, own_network, peer_host
+from tests.support.ring.ring_faults import FAULTS
 from tests.support.ring.seeds import RUNS, seed_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-FAULTS = 4
-PAUSE_S = 3.0
-WATCH_S = 0.05
-ANSWER_S_MAX = 2.0
-
-
-def kill_and_restart(ring: LocalRing, ordinal: int) -> None:
-    ring.kill(ordinal)
-    ring.brokers[ordinal].start()
-    ring.wait_ready(ordinal)
-
-
-def stop_and_restart(ring: LocalRing, ordinal: int) -> None:
-    """SIGTERM: others lead first."""
-    ring.brokers[ordinal].stop()
-    ring.brokers[ordinal].start()
-    ring.wait_ready(ordinal)
-
-
-def pause(ring: LocalRing, ordinal: int) -> None:
-    """Longer than it takes to be suspected."""
-    ring.pause(ordinal)
-    threading.Event().wait(PAUSE_S)
-    ring.resume(ordinal)
-    ring.wait_ready(ordinal)
-
-
-class LeaderChanges:
-    """When ranges, and with them coordinators, may have changed their leaders.
-
-    A new coordinator knows no open delivery, and what polls have confirmed as far as it was stored.
-    """
-
-    def __init__(self, ring: LocalRing) -> None:
-        self.spans: list[Span] = []
-        self._ring = ring
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> "LeaderChanges":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        known, known_ns = self._epochs(), monotonic_ns()
-        while not self._is_over.wait(WATCH_S):
-            begun_ns = monotonic_ns()
-            epochs = self._epochs()
-            if epochs is not None and epochs != known:
-                self.spans.append(Span(known_ns, monotonic_ns()))
-                known = epochs
-            if epochs is not None:
-                known_ns = begun_ns
-
-    def _epochs(self) -> list[int] | None:
-        """None: nobody says."""
-        for ordinal, broker in enumerate(self._ring.brokers):
-            if broker.is_running() and ordinal not in self._ring.paused:
-                with suppress(OSError, HTTPException):
-                    found = self._ring.call(
-                        ordinal, "GET", "/v1/ring?consistent=true", timeout_s=ANSWER_S_MAX
-                    )
-                    return [each["epoch"] for each in found["ranges"]]
-        return None
-
-
-BROKER_FAULTS = {"killed": kill_and_restart, "stopped": stop_and_restart, "paused": pause}
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(TEST_S_MAX)]
 
 
 @pytest.mark.parametrize("run", range(RUNS))
-@pytest.mark.parametrize("name", BROKER_FAULTS)
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_group_gets_every_event_in_order_through_any_broker(
     tmp_path: Path, name: str, run: int
 ) -> None:
     seed = seed_of(run)
     print(f"seed {seed}")
     generator = random.Random(seed)
-    load = Load()
+    fault, load = FAULTS[name], Load()
     with ExitStack() as stack:
-        ring = stack.enter_context(founded_ring(tmp_path, port=free_ring_port(), copies=3))
+        settings = stack.enter_context(fault.grounds(tmp_path))
+        ring = stack.enter_context(
+            founded_ring(tmp_path, port=free_ring_port(), copies=3, **settings)
+        )
         urls = [broker.url for broker in ring.brokers]
         consumers = Consumers(urls, tmp_path, generator, topic_ids(urls[0], 1))
         stack.callback(consumers.kill_all)
@@ -125,11 +61,11 @@ def test_a_group_gets_every_event_in_order_through_any_broker(
         changes = stack.enter_context(LeaderChanges(ring))
         others = [consumers.kill_one, consumers.send_one_away, consumers.let_one_stand]
         with producing(urls, load, seed) as producers:
-            for _ in range(FAULTS):
+            for _ in range(fault.strokes):
                 load.wait_for_answers(generator.randint(1, ANSWERS_BETWEEN_MAX))
                 consumers.let_go_on(is_time=lambda _: True)
                 generator.choice(others)()
-                BROKER_FAULTS[name](ring, generator.randrange(3))
+                fault.strike(ring, generator)
             consumers.let_go_on(is_time=lambda _: True)
         with Client(urls[generator.randrange(3)]) as client:
             wait_until_read(client)
@@ -145,3 +81,53 @@ def test_a_group_gets_every_event_in_order_through_any_broker(
     )
     assert violations(history) == []
     assert (details.info.lag, details.info.members) == (0, 0), "what a goodbye stored is gone"
+
+
+def test_a_coordinator_that_is_cut_off_does_not_deliver_what_was_committed_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """It has the records, and does not know its successor."""
+    with (
+        own_network(),
+        founded_ring(tmp_path, port=free_ring_port(), copies=3, peer_host_of=peer_host) as ring,
+    ):
+        ring.call(0, "POST", "/v1/topics", {"name": "t"})
+        with Client(ring.brokers[0].url) as client:
+            client.produce("t", b"1", key="k")
+            client.register("c", "g", ["t"], on_new_group="startFromEarliest", session_ms=300_000)
+        ring.wait_whole()
+        alone = coordinator_of_g(ring)
+        assert alone is not None
+        network = Network(ring.brokers[0].port)
+        for one, other in permutations(range(3), 2):
+            if alone in (one, other):
+                network.cut(one, other)
+
+        others = [other for other in range(3) if other != alone]
+        ring.until(lambda: coordinator_of_g(ring, at=others[0]) in others, WHOLE_S_MAX)
+        with Client(ring.brokers[others[0]].url) as client:
+            ring.until(lambda: has_committed(client, "c"), WHOLE_S_MAX)
+        with pytest.raises(HTTPError) as refused:
+            ring.call(alone, "POST", "/v1/consumer/poll?consumerId=c", timeout_s=WHOLE_S_MAX)
+        with refused.value as answer:
+            assert json.loads(answer.read())["type"] == "/v1/problems/no-leader"
+
+
+def coordinator_of_g(ring: LocalRing, *, at: int = 0) -> int | None:
+    """Return who leads the range that the group's name belongs to, as a broker knows."""
+    leaders: list[int | None] = [
+        each["leader"]
+        for each in ring.ring(at)["ranges"]
+        if int(each["start"]) <= token(b"g") < int(each["end"])
+    ]
+    return leaders[0]
+
+
+def has_committed(client: Client, consumer: str) -> bool:
+    """Whether the consumer gets something now, and its commit is stored."""
+    with suppress(TailraceError):  # its coordinator is not there yet
+        polled = client.poll(consumer, delivery=0)
+        if polled.body:
+            client.commit(consumer, delivery=polled.delivery)
+            return True
+    return False

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tailrace.local.broker import LocalBroker
+from tests.support.ring.local_ring import TEST_S_MAX, WHOLE_S_MAX
 from tests.support.ring.replicated_ring import (
     REQUESTS_MAX,
-    WHOLE_S_MAX,
     ReplicatedRing,
     replicated_ring,
 )
@@ -23,19 +23,19 @@ FAILBACK_MS = 500
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(TEST_S_MAX),
     pytest.mark.parametrize("run", range(RUNS)),
 ]
 
 
 def is_led_by_natural_leaders(subject: ReplicatedRing) -> bool:
-    ranges = subject.ranges()
+    ranges = subject.ring.ranges()
     return bool(ranges) and all(each["leader"] == each["replicas"][0] for each in ranges)
 
 
 def wait_balanced(subject: ReplicatedRing) -> None:
     """Wait until each range is led by its natural leader, the first of its replicas."""
-    subject.wait_whole()
+    subject.ring.wait_whole()
     subject.ring.until(lambda: is_led_by_natural_leaders(subject), WHOLE_S_MAX)
 
 
@@ -50,12 +50,13 @@ def events_of_stop(subject: ReplicatedRing, ordinal: int) -> list[tuple[str, int
 
 
 def test_a_leader_that_stops_has_others_lead_before_it_exits(tmp_path: Path, run: int) -> None:
-    settings = {"log_level": "info", "failback_ms": FAILBACK_MS}
-    with replicated_ring(tmp_path, seed_of(run), **settings) as subject:
+    with replicated_ring(
+        tmp_path, seed_of(run), log_level="info", failback_ms=FAILBACK_MS
+    ) as subject:
         in_time_count = 0
         for ordinal in subject.random.sample(range(3), STOPS):
             wait_balanced(subject)
-            led = {each["id"] for each in subject.ranges() if each["leader"] == ordinal}
+            led = {each["id"] for each in subject.ring.ranges() if each["leader"] == ordinal}
             subject.wait_for_requests(REQUESTS_MAX)
 
             events = events_of_stop(subject, ordinal)

@@ -71,7 +71,6 @@ def follow_the_doctor(ring: LocalRing) -> None:
     ring.until(lambda: "✓ ranges " in run("doctor", url=url).stdout.decode(), timeout_s=30)
 
 
-@pytest.mark.timeout(60)
 def test_an_empty_disk_in_a_brokers_place_is_not_that_broker(tmp_path: Path) -> None:
     with founded_ring(tmp_path, port=free_ring_port()) as ring:
         for ordinal in (0, 1):

@@ -70,7 +70,7 @@ async def pair(
 
 def logs_of(broker: LocalBroker) -> list[PartitionLog]:
     """Of the topic's partitions."""
-    return [log for log in broker.hosted("t").logs if isinstance(log, PartitionLog)]
+    return [log for log in broker.hosted("t").logs.values() if isinstance(log, PartitionLog)]
 
 
 def ends_of(broker: LocalBroker) -> dict[int, int]:

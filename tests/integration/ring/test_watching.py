@@ -32,20 +32,13 @@ def range_of(ring: LocalRing, ordinal: int, range_id: int) -> dict[str, Any]:
     return found
 
 
-def is_whole(ring: LocalRing) -> bool:
-    return all(
-        {each["ordinal"] for each in one["isr"] if not each["ghost"]} == {0, 1, 2}
-        for one in ring.ring(0)["ranges"]
-    )
-
-
 def test_a_dead_leader_and_its_return_are_seen(tmp_path: Path) -> None:
     with founded_ring(tmp_path, port=free_ring_port(), copies=3) as ring:
         with Client(ring.brokers[0].url) as client:
             client.create_topic("t", partitions_per_range=1)
             for number in range(EVENTS):
                 client.produce("t", VALUE, key=f"k{number}")
-        ring.until(lambda: is_whole(ring), S_MAX)
+        ring.wait_whole()
         before = [metric(each, "leader_changes_total") for each in ring.brokers]
         assert total(ring, (0, 1, 2), "under_replicated_ranges") == 0
         assert total(ring, (0, 1, 2), "follower_lag_records") == 0
@@ -63,7 +56,7 @@ def test_a_dead_leader_and_its_return_are_seen(tmp_path: Path) -> None:
         ring.wipe(1)
         ring.brokers[1].start()
         ring.wait_ready(1)
-        ring.until(lambda: is_whole(ring), S_MAX)
+        ring.wait_whole()
         assert total(ring, (0, 1, 2), "isr_expansions_total") >= 3
         assert total(ring, (0, 1, 2), "under_replicated_ranges") == 0
         assert total(ring, (0, 2), "catch_up_bytes_total") > 0

@@ -264,6 +264,7 @@ def test_a_running_broker_finds_damage_reports_it_and_serves_what_lies_behind(
             "lastOffset": lost.stop - 1,
             "file": str(path),
             "byte": byte,
+            "accepted": False,
         }
         for lost, path, byte in ((hurt, first, position), (hidden, second, 0))
     ]

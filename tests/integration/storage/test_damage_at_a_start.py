@@ -53,6 +53,7 @@ def test_a_flipped_byte_takes_its_batch_and_nothing_else(tmp_path: Path, byte: i
             "lastOffset": hurt.stop - 1,
             "file": str(segment),
             "byte": position,
+            "accepted": False,
         }
 
         end_offset = EVENTS

@@ -21,7 +21,8 @@ from tests.support.cli.commands import ndjson, reported, run
 from tests.support.storage.damaged import flip, read_all
 from tests.support.storage.storage import MEBIBYTE
 
-pytestmark = pytest.mark.integration
+# A test has up to five starts and a dozen commands, each some seconds on a busy machine.
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 # They go straight to a segment, and do not become small there.
 EVENTS = ndjson([{"n": n, "noise": Random(n).randbytes(50).hex()} for n in range(2_000)])
@@ -115,6 +116,36 @@ def test_a_journal_without_its_frames_is_refused_as_a_missing_one_is(
     killed.restart()
 
 
+def test_a_journal_that_is_cut_short_is_refused_until_somebody_accepts_the_loss(
+    killed: RunningBroker,
+) -> None:
+    """Of five frames one is left, and what was behind it nobody can know by frames."""
+    (path,) = (data_of(killed) / "journal").iterdir()
+    with path.open("rb") as file:
+        first, *others = frames_in(file)
+    size_bytes, kept_bytes = path.stat().st_size, first.position + 4096
+    assert len(others) >= 4
+    os.truncate(path, kept_bytes)
+
+    code, lines = verified(killed.data_dir)
+    assert code == 1
+    cut = f"is cut short to {kept_bytes:,} of {size_bytes:,} bytes"
+    assert lines[0] == (
+        f"✗ {path}, byte {kept_bytes}: {cut}, and may have held more events; "
+        "restore the file from a copy"
+    )
+    refusal = refusal_of(killed)
+    assert f"{path} {cut}" in refusal
+    path.with_name(f"{path.name}.lost").touch()
+    assert verified(killed.data_dir)[0] == 0
+    for _ in range(2):
+        killed.restart()
+        with Client(killed.url) as client:
+            client.produce("small", b"5")
+        killed.kill()
+        assert verified(killed.data_dir)[0] == 0
+
+
 def test_the_loss_of_a_journal_is_accepted_once(killed: RunningBroker) -> None:
     journal = data_of(killed) / "journal"
     (path,) = journal.iterdir()
@@ -152,7 +183,8 @@ def test_of_a_damaged_journal_all_is_served_but_what_cannot_be_read(killed: Runn
     for _ in range(2):
         killed.restart()
         problems, offsets = read_all(killed.port, 3, max_records=10)
-        assert [(problem["firstOffset"], problem["lastOffset"]) for problem in problems] == [(1, 1)]
+        (problem,) = problems
+        assert (problem["firstOffset"], problem["lastOffset"], problem["accepted"]) == (1, 1, True)
         assert offsets == [0, 2]
         with Client(killed.url) as client:
             assert client.topic("t").partition_details[0].state == "open"
@@ -160,6 +192,48 @@ def test_of_a_damaged_journal_all_is_served_but_what_cannot_be_read(killed: Runn
         killed.kill()
     assert '"journal.accepted"' in killed.log_path.read_text()
     assert any(f"{path.name}.lost." in line for line in verified(killed.data_dir)[1])
+
+
+@pytest.mark.parametrize("kept", [0, 1], ids=["missing", "cut short"])
+def test_readers_go_on_behind_what_an_accepted_loss_of_a_journal_has_taken(
+    killed: RunningBroker, kept: int
+) -> None:
+    """Whoever makes the `.lost` file has accepted it: nothing of it is to be repaired later."""
+    killed.restart()
+    with Client(killed.url) as client:
+        client.create_topic("t", partitions_per_range=1)
+        for number in range(3):
+            client.produce("t", b"%d" % number)
+    killed.kill()
+    *_, path = sorted((data_of(killed) / "journal").glob("*.journal"))
+    killed.restart()
+    with Client(killed.url) as client:
+        for number in range(3, 5):
+            client.produce("t", b"%d" % number)
+    killed.kill()
+    with path.open("rb") as file:
+        ends = [
+            frame.position + 4096
+            for frame in frames_in(file)
+            for piece in frame.entries
+            if piece.header
+        ]
+    os.truncate(path, ends[-4 + kept]) if kept else path.unlink()
+    path.with_name(f"{path.name}.lost").touch()
+
+    assert verified(killed.data_dir)[0] == 0
+    for new in range(5, 7):
+        killed.restart()
+        consumed = run("consume", "t", "--format", r"%o\n", url=killed.url)
+        grouped = run("consume", "t", "--group", "g", "--format", r"%o\n", url=killed.url)
+        assert list(map(int, consumed.stdout.split())) == [*range(kept), *range(3, new)]
+        assert (consumed.returncode, grouped.returncode) == (0, 0), consumed.stderr
+        assert b"are lost, which was accepted" in consumed.stderr
+        with Client(killed.url) as client:
+            assert client.group("g").info.lost == 3 - kept
+            client.produce("t", b"%d" % new)
+        killed.kill()
+        assert verified(killed.data_dir)[0] == 0
 
 
 def test_after_a_clean_stop_a_missing_journal_held_nothing(killed: RunningBroker) -> None:

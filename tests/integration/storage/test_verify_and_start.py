@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -9,16 +10,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.model.ring_state import Replica
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.files.direct_file import write_file_atomically
 from tailrace_broker.storage.inspection import Report
 from tailrace_broker.storage.inspection.brokers import check_brokers, check_files
 from tailrace_broker.storage.log.trim import save_log_start
 from tests.support.broker.brokers import started_broker
+from tests.support.ring.ring_disk import put_ring_state, ring_state_on
 from tests.support.storage.damaged import flip
 from tests.support.storage.storage import Appends
 
@@ -134,6 +139,16 @@ def flip_durable_frame(root: Path) -> None:
         flip(newest_journal(root), position, 0)
 
 
+def cut_journal_short(root: Path) -> None:
+    os.truncate(newest_journal(root), 8192)
+
+
+def accept_journal_that_is_cut_short(root: Path) -> None:
+    cut_journal_short(root)
+    path = newest_journal(root)
+    path.with_name(f"{path.name}.lost").touch()
+
+
 def tear_last_write(root: Path) -> None:
     with segments_of(root)[-1].open("ab") as file:
         file.write(b"torn" * 1024)
@@ -186,6 +201,8 @@ CHANGES = [
     flip_last_segment,
     flip_snapshot,
     flip_durable_frame,
+    cut_journal_short,
+    accept_journal_that_is_cut_short,
     tear_last_write,
     stop_in_retention,
     start_inside_of_the_last_segment,
@@ -208,6 +225,33 @@ def test_verify_finds_damage_where_a_start_does(
     assert contents_of(work) == before
     said = asyncio.run(started(work))
     assert bool(report.bad_count) == bool(said), (said, report.findings)
+
+
+@pytest.mark.parametrize("has_lost_power", [True, False])
+def test_after_a_loss_of_power_a_hole_in_one_of_several_copies_is_no_damage(
+    images: dict[str, Path], tmp_path: Path, has_lost_power: bool
+) -> None:
+    """Headers behind it say what was committed, perhaps by the other copies alone."""
+    work = tmp_path / "work"
+    shutil.copytree(images["killed"], work)
+    state = ring_state_on(work)
+    owner = state.ranges[0]
+    isr = (*owner.isr, Replica(1, 1))
+    shared = msgspec.structs.replace(owner, replicas=(0, 1), isr=isr, leader=None)
+    put_ring_state(work, msgspec.structs.replace(state, ranges={0: shared}))
+    with segments_of(work)[-1].open("r+b") as file:
+        file.write(bytes(4096))
+    if has_lost_power:
+        meta = work / "data" / "meta.json"
+        meta.write_text(json.dumps(json.loads(meta.read_bytes()) | {"kernelBootId": "another"}))
+    report = check_files(work)
+
+    with capture_logs() as lines:
+        assert asyncio.run(started(work)) == [], "a damaged copy is replaced"
+    # The topic that was deleted is in the trash already, as only a single copy is.
+    damaged = {line["topic"] for line in lines if line["event"] == "partition.damaged"} - {"gone"}
+    expected = set() if has_lost_power else {"large"}
+    assert ({"large"} if report.bad_count else set(), damaged) == (expected, expected)
 
 
 def test_a_journal_and_the_inventory_that_are_gone_together_are_found(

@@ -57,10 +57,13 @@ class ScriptedLeader:
     next_sequence: int
     script: Script = Script()
     committed: list[int] = field(default_factory=list)
+    sent: Sequence[list[StoredBatch]] | None = None  # in all lives; None: that is of no interest
 
     def __post_init__(self) -> None:
         self._under_way: set[asyncio.Future[Any]] = set()
         self.committed = [log.high_watermark for log in self.replica.logs]
+        epochs = [each.header.epoch for batches in self.sent or () for each in batches]
+        self.epoch = max([self.epoch, *(epoch + 1 for epoch in epochs)])
 
     @property
     def _models(self) -> list[ModelLog]:
@@ -80,6 +83,9 @@ class ScriptedLeader:
             (script.spill, self._spill),
             (script.trim, self._trim),
         ]
+        if self.sent is not None:
+            for partition in range(len(self.sent)):
+                await self._catch_up(partition)
         weights, calls = zip(*actions, strict=True)
         for _ in range(action_count):
             (call,) = self.generator.choices(calls, weights)
@@ -108,6 +114,32 @@ class ScriptedLeader:
                 self.committed[partition] = offset
             batches.append(self._batch(partition, offset, epoch, self.generator.choice(sizes)))
             offset, epoch = batches[-1].header.end_offset, self.epoch
+        if self.sent is not None:
+            self.sent[partition].extend(batches)
+        self._append_stored(partition, batches)
+
+    async def _catch_up(self, partition: int) -> None:
+        """Send again what this replica has lost with the power, or a part of it: others have it.
+
+        They need not have all: an epoch may begin where the replica had more.
+        """
+        assert self.sent is not None
+        while self.generator.random() < 0.7:
+            expected = self._models[partition].expected()
+            following = [
+                each
+                for each in self.sent[partition]
+                if each.header.base_offset == expected.end
+                and each.header.previous_epoch == expected.last_epoch
+            ]
+            if not following:
+                break
+            self._append_stored(partition, [self.generator.choice(following)])
+        await self._settle(partition)
+        if self.generator.random() < 0.5:
+            await self._spill(partition)
+
+    def _append_stored(self, partition: int, batches: Sequence[StoredBatch]) -> None:
         operation = Operation([model_of(batch) for batch in batches])
         note = self.replica.notes.note
         note(partition, methodcaller("asked", operation))

@@ -11,9 +11,10 @@ from tailrace_broker.core.log.follower_appends import FollowerAppends
 from tailrace_broker.core.log.recovery import LogScan
 from tailrace_broker.core.log.tail_events import Acknowledge
 from tailrace_broker.model.errors import TailraceError
+from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files import direct_file
 from tailrace_broker.storage.files.direct_file import DirectFile
-from tailrace_broker.storage.log import cutting, partition_log, producer_recovery
+from tailrace_broker.storage.log import cutting, producer_recovery, trimming
 from tailrace_broker.storage.log import recovery as log_recovery
 from tailrace_broker.storage.log.cutting import Cutting
 from tailrace_broker.storage.segments import cut as segments_cut
@@ -161,6 +162,23 @@ def header_proves_after_a_loss_of_power(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def given_up_in_the_journal_proves_later(patch: pytest.MonkeyPatch) -> None:
+    """A start after a loss of power leaves there what it has given up."""
+    patch.setattr(Replayed, "note_opened", lambda self, place, found: None)
+
+
+def given_up_stays_unless_it_proves_a_loss(patch: pytest.MonkeyPatch) -> None:
+    """The journal is cut where a header names a later end than the log has, and nowhere else."""
+    cut = log_recovery._Recovery._journal_cut
+
+    def cut_where_it_proves(self: Any, end_offset: int) -> int | None:
+        above = [each for each in self.evidence.journaled if each.end_offset > end_offset]
+        is_proof = any(each.header.high_watermark > end_offset for each in above)
+        return cut(self, end_offset) if is_proof else None
+
+    patch.setattr(log_recovery._Recovery, "_journal_cut", cut_where_it_proves)
+
+
 def log_start_falls(patch: pytest.MonkeyPatch) -> None:
     """A trim within a segment is not on the disk."""
-    patch.setattr(partition_log, "save_log_start", lambda directory, start, write_file: None)
+    patch.setattr(trimming, "save_log_start", lambda directory, start, write_file: None)

@@ -27,6 +27,7 @@ from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.files.kernel_aio import KernelAio
 from tailrace_broker.storage.journal import journal
+from tailrace_broker.storage.journal.cuts import write_cuts
 from tailrace_broker.storage.log.batch_cache import BatchCache
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.range_role import RangeRole
@@ -36,6 +37,7 @@ from tailrace_broker.storage.segments.writer import LogPlace
 from tests.simulation.cuts.model import ModelBatch, ModelLog
 from tests.simulation.world import FIRST_DAY_US, Violation
 from tests.support.storage.batches import TOPIC_ID
+from tests.support.storage.storage import leads_surely
 
 KIBIBYTE = 1024
 # Small, so that segments roll, and the journal's files are used again, within a few appends.
@@ -123,7 +125,9 @@ class Replica:
             is_direct=is_direct,
             open_aio=open_aio,
         )
-        role = RangeRole(None, commits_alone=False, on_given_up=lambda epoch: None)
+        role = RangeRole(
+            None, commits_alone=False, on_given_up=lambda epoch: None, prove=leads_surely
+        )
         for partition, settings in enumerate(self.durabilities):
             place = place_in(data, partition)
             recovered = await io.run(
@@ -142,6 +146,7 @@ class Replica:
             )
             if recovered.lost_end or recovered.losses or recovered.damages:
                 raise Violation(f"{partition}: {recovered}")
+            replayed.note_opened(place, recovered)
             log = PartitionLog(
                 place,
                 recovered.segments,
@@ -154,6 +159,7 @@ class Replica:
             )
             log.on_durable(partial(self._on_durable, partition))
             self.logs.append(log)
+        await write_cuts(resources.journal, replayed.cuts)
         return resources
 
     async def found(self) -> list[ModelLog]:

@@ -9,10 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.storage.files.direct_file import sync_file_system
 from tests.simulation.cuts.leader import ScriptedLeader
 from tests.simulation.cuts.model import ModelLog
-from tests.simulation.cuts.replica import Disk, History, Replica, check_recovered, make_small
+from tests.simulation.cuts.replica import (
+    DURABILITIES,
+    Disk,
+    History,
+    Replica,
+    check_recovered,
+    make_small,
+)
 from tests.simulation.world import SimulatedIo, World
 from tests.support.storage.simulated_disk import SimulatedDisk
 
@@ -24,15 +32,20 @@ IMAGES_ASIDE = 2
 ACTIONS_MAX = 30
 CHANGES_BEFORE_A_KILL_MAX = 100
 
+# By partition; half of the seeds have it.
+Sent = list[list[StoredBatch]] | None
+
 
 @dataclass
 class FollowerWorld(World):
     """A disk and its time, over several lives of a follower.
 
-    `lost_power`: since a process has looked at what is there.
+    `lost_power`: since a process has looked at what is there. `sent`: what leaders have sent, where
+    later ones know it.
     """
 
     lost_power: bool = False
+    sent: Sent = None
 
     def live(self, history: History, action_count: int) -> bool:
         """One life. False when it was killed."""
@@ -49,7 +62,7 @@ class FollowerWorld(World):
             self.lost_power = False
             sequence = 1000 * self.life
             epoch = max(log.last_epoch for log in history.now) + 1
-            leader = ScriptedLeader(replica, self.generator, epoch, sequence)
+            leader = ScriptedLeader(replica, self.generator, epoch, sequence, sent=self.sent)
             await leader.use(action_count)
             for log in replica.logs:
                 await log.close()
@@ -82,8 +95,9 @@ class Scenario:
         root.mkdir()
         before: list[ModelLog] | None = None
         life = 0
+        sent: Sent = [[] for _ in DURABILITIES] if self.seed % 2 else None
         for _ in range(LOSSES_OF_POWER):
-            world, history = self._world(root, before, life)
+            world, history = self._world(root, before, life, sent)
             for _ in range(LIVES):
                 self._live(world, history)
             for _ in range(IMAGES_ASIDE):
@@ -92,10 +106,12 @@ class Scenario:
             life = world.life
 
     def _world(
-        self, root: Path, before: list[ModelLog] | None, life: int
+        self, root: Path, before: list[ModelLog] | None, life: int, sent: Sent
     ) -> tuple[FollowerWorld, History]:
         disk = SimulatedDisk(root, self.seed)
-        world = FollowerWorld(disk, self.generator, life=life, lost_power=before is not None)
+        world = FollowerWorld(
+            disk, self.generator, life=life, lost_power=before is not None, sent=sent
+        )
         return world, History(disk.tick, before)
 
     def _live(self, world: FollowerWorld, history: History) -> None:
@@ -106,10 +122,11 @@ class Scenario:
     def _look_at(self, world: FollowerWorld, history: History) -> None:
         """What a loss of power leaves, and once more when it comes during the recovery."""
         before, root = self._lose_power(world, history)
-        aside, history = self._world(root, before, world.life)
+        sent = world.sent and [list(each) for each in world.sent]
+        aside, history = self._world(root, before, world.life, sent)
         self._live(aside, history)
         before, root = self._lose_power(aside, history)
-        aside, history = self._world(root, before, aside.life)
+        aside, history = self._world(root, before, aside.life, sent)
         aside.live(history, 0)
 
     def _lose_power(self, world: FollowerWorld, history: History) -> tuple[list[ModelLog], Path]:

@@ -24,9 +24,11 @@ PLANTED: list[tuple[Mutation, int]] = [
     (mutations.cut_before_its_segment_is_flushed, 0),
     (mutations.window_kept_after_a_cut, 0),
     (mutations.checkpoint_kept_after_a_cut, 26),
-    (mutations.windows_learn_what_was_cut, 20),
+    (mutations.windows_learn_what_was_cut, 82),
     (mutations.end_reported_with_a_write_in_flight, 0),
     (mutations.header_proves_after_a_loss_of_power, 0),
+    (mutations.given_up_in_the_journal_proves_later, 348),
+    (mutations.given_up_stays_unless_it_proves_a_loss, 79),
     (mutations.log_start_falls, 0),
 ]
 

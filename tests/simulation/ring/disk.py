@@ -100,6 +100,7 @@ class Disk:
         self.slowness_us = 0
         self.data_slowness_us = 0  # of the logs alone
         self.recovery_us = 0  # how much longer a start takes
+        self.logs_recovery_us = 0  # and how much longer the logs, while the process is heard
         self.logs: dict[LogKey, ModelLog] = {}
         self.damaged: set[LogKey] = set()  # the ring does not know of it yet
         self.to_set_aside: set[LogKey] = set()  # of these, by who knows it or starts next

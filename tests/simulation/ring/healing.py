@@ -20,9 +20,12 @@ def heal(world: World) -> None:
     world.say("everything is repaired")
     world.network.heal()
     for disk in world.disks.values():
-        disk.slowness_us = disk.data_slowness_us = disk.recovery_us = 0
+        disk.slowness_us = disk.data_slowness_us = 0
+        disk.recovery_us = disk.logs_recovery_us = 0
     if world.replicas is not None:
         world.replicas.healed()
+    if world.operator is not None:
+        world.operator.at_next_step.clear()
     for process in list(world.processes):
         process.death = None
         if process.is_paused:
@@ -92,4 +95,4 @@ def _is_unfounded(world: World) -> bool:
 def _found(world: World) -> None:
     process = world.newest(0)
     if process is not None and process.control is not None:
-        world.clients.found(process, world.broker_count, world.factor)
+        world.clients.found(process, world.founded_count, world.factor)

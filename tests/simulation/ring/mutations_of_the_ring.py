@@ -89,7 +89,7 @@ def leads_before_its_logs_are_recovered(patch: pytest.MonkeyPatch) -> None:
 def a_reset_alone_deposes(patch: pytest.MonkeyPatch) -> None:
     """Nobody dials again; and the metadata's leader asks not whom it has heard."""
     patch.setattr(Network, "_takes_connection", lambda self, peer, ordinal: False)
-    patch.setattr(Control, "_is_hasty", lambda self, command, now_ms: False)
+    patch.setattr(Control, "_is_hasty", lambda self, command, sender, now_ms: False)
 
 
 def suspicion_right_after_the_own_start(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def suspicion_right_after_the_own_start(patch: pytest.MonkeyPatch) -> None:
     Planted together: each masks the other.
     """
     patch.setattr(Gossip, "may_suspect", lambda self, now_ms: True)
-    patch.setattr(Control, "_is_hasty", lambda self, command, now_ms: False)
+    patch.setattr(Control, "_is_hasty", lambda self, command, sender, now_ms: False)
 
 
 def stalled_data_passes_for_alive(patch: pytest.MonkeyPatch) -> None:

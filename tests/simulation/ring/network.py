@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from tailrace_broker.model.messages import Message
 from tailrace_broker.model.replication import ToFollower, ToLeader
 from tests.simulation.ring.data.model_log import Entry
+from tests.simulation.ring.groups.links import CallFrame
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
 
 # Of the metadata, and of the data (9256). Each has its own cuts and delays.
@@ -27,7 +28,7 @@ class DataFrame(NamedTuple):
     entries: tuple[Entry, ...]
 
 
-Payload = Message | DataFrame
+Payload = Message | DataFrame | CallFrame
 
 
 class Endpoint(Protocol):
@@ -94,6 +95,7 @@ class Network:
         self._routes: dict[tuple[int, int], int] = {}  # (process, ordinal) -> process
         self._cuts: Counter[tuple[int, int, Port]] = Counter()
         self._slow_us: dict[tuple[int, int, Port], int] = {}
+        self._held_back: list[tuple[Callable[[Endpoint, Payload], bool], int]] = []
         self._last_us: dict[tuple[int, int], int] = {}  # of what a data connection delivers
         self._breaking: set[tuple[int, int]] = set()
         self._dials: dict[tuple[int, int], tuple[int, int]] = {}  # not before, and the next pause
@@ -142,6 +144,17 @@ class Network:
         """This direction takes so much longer; 0: no longer."""
         self._slow_us[sender, receiver, port] = delay_us
 
+    def hold_back(self, is_such: Callable[[Endpoint, Payload], bool], delay_us: int) -> None:
+        """From now on such messages of a sender take so much longer."""
+        self._held_back.append((is_such, delay_us))
+
+    def is_open(self, one: Endpoint, other: Endpoint) -> bool:
+        """Data passes between the two, in both directions."""
+        is_cut = self._is_cut(one, other.ordinal, "data") or self._is_cut(
+            other, one.ordinal, "data"
+        )
+        return not is_cut and not {one.number, other.number} & self._deaf
+
     def reset(self, one: Endpoint, other: Endpoint) -> None:
         """Their connections end, though both are there."""
         self._tell(one, other.ordinal)
@@ -156,6 +169,7 @@ class Network:
         self.environment = CALM
         self._cuts.clear()
         self._slow_us.clear()
+        self._held_back.clear()
         self._deaf.clear()
 
     def spoil(self, **changes: float) -> None:
@@ -195,6 +209,8 @@ class Network:
             delay_us = int(generator.random() * environment.late_us_max)
         if self._slow_us:
             delay_us += self._slow_us.get((sender.ordinal, target.ordinal, port), 0)
+        for is_such, longer_us in self._held_back:
+            delay_us += longer_us * is_such(sender, message)
         if port == "data" and environment.is_ordered and not is_late:
             delay_us = self._in_order(sender, target, delay_us)
 

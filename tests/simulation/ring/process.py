@@ -8,6 +8,7 @@ between any two of them the process may die. A paused process takes in nothing; 
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -36,6 +37,7 @@ from tailrace_broker.model.ring_state import Loss, Refusal, Start
 from tests.simulation.ring.data.host import recovered_ends
 from tests.simulation.ring.data.replicas import Replicas, Shell, damaged_ranges
 from tests.simulation.ring.disk import Crash, Disk, Identify, Identity
+from tests.simulation.ring.groups.links import CallFrame
 from tests.simulation.ring.kept_files import KeptFiles
 from tests.simulation.ring.network import DataFrame, Network, Payload, Port
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
@@ -48,6 +50,7 @@ SLOW_RECOVERY_US_MAX = 6000 * US_PER_MS
 # Held for a paused process; more are lost, the oldest first, as by full queues.
 BACKLOG_MAX = 2000
 DAMAGED = "damaged"
+RETIRED = "retired"
 DOWN_MS = 500
 
 
@@ -106,8 +109,7 @@ class Process:
         self.is_alive = False
         self.is_paused = False
         self.is_recovered = False  # its logs are
-        self.is_stalled = False  # a write of its data does not end
-        self.is_full = False  # none begins
+        self.health = Health()
         self.control: Control | None = None
         self.shell: Shell | None = None
         self.trace = around.trace
@@ -162,6 +164,7 @@ class Process:
         self._wake_when_due(control)
         if self.shell is not None and isinstance(event, Woken):
             self.shell.suspect(control.silent(self.now_ms))
+            self.shell.look()
 
     def ask(self, request: int, command: Command) -> None:
         """Of its replicas to the ring."""
@@ -176,7 +179,7 @@ class Process:
 
     def receive(self, port: Port, message: Payload) -> None:
         """A message has arrived."""
-        if not isinstance(message, DataFrame):
+        if not isinstance(message, DataFrame | CallFrame):
             assert port == "peer", port
             self.step(Heard(message))
         elif self.shell is not None:
@@ -205,7 +208,7 @@ class Process:
             self.die("process", "stopped before it was up")
         elif not self._is_stopping:
             self._is_stopping = True
-            self.step(Health(self.is_stalled, self.is_full, is_stopping=True))
+            self._note_health(is_stopping=True)
             if self.shell is None:
                 self._close()
             else:
@@ -244,20 +247,23 @@ class Process:
 
     def stall(self, *, is_stalled: bool) -> None:
         """A write of its data does not end; or it has."""
-        if self.is_alive and self.control is not None and self.is_stalled != is_stalled:
-            self.is_stalled = is_stalled
-            self._note_health()
+        self._note_health(is_stalled=is_stalled)
 
     def fill(self, *, is_full: bool) -> None:
         """Its disk has no room for data; or it has again."""
-        if self.is_alive and self.control is not None and self.is_full != is_full:
-            self.is_full = is_full
-            self._note_health()
+        self._note_health(is_full=is_full)
 
-    def _note_health(self) -> None:
-        self.step(Health(self.is_stalled, self.is_full, self._is_stopping))
-        if self.shell is not None:
-            self.shell.yields(is_fit=not (self.is_stalled or self.is_full))
+    def note_isolated(self, *, is_isolated: bool) -> None:
+        """Its replication hears nobody of those that gossip hears; or it does again."""
+        self._note_health(is_isolated=is_isolated)
+
+    def _note_health(self, **changes: bool) -> None:
+        health = replace(self.health, **changes)
+        if self.is_alive and self.control is not None and health != self.health:
+            before, self.health = self.health, health
+            self.step(health)
+            if self.shell is not None and before.can_store != health.can_store:
+                self.shell.look(at_once=True)
 
     def _read(self) -> None:
         if not self.is_alive:
@@ -293,7 +299,7 @@ class Process:
         is_slow = self._generator.random() < SLOW_RECOVERY
         recovery_us = SLOW_RECOVERY_US_MAX if is_slow else RECOVERY_US_MAX
         delay_us = int(self._generator.random() * recovery_us)
-        self._around.schedule.after(delay_us, self._recover)
+        self._around.schedule.after(delay_us + self.disk.logs_recovery_us, self._recover)
         self.step(Woken())
 
     def _recover(self) -> None:
@@ -322,8 +328,8 @@ class Process:
                 if self.shell is not None:
                     self.shell.answered(request)
                 self._around.watcher.answered(self, request, refusal)
-            case Superseded():
-                self.die("process", "superseded")
+            case Superseded(_, is_retired):
+                self.die("process", RETIRED if is_retired else "superseded")
 
     def _forget_starts(self) -> None:
         """The ring knows this start: those before it are of no use any more."""

@@ -27,10 +27,13 @@ HEARTBEATS = (AppendAnswered, Digest, Follow, SliceTaken)
 
 
 def check_silent(process: Process, send: Send) -> None:
-    """While a write of its data does not end it sends no heartbeat, but to itself."""
-    is_alone = process.control is not None and len(process.control.raft.configuration.disks) == 1
+    """While a write of its data does not end it sends no heartbeat, unless it votes alone.
+
+    It does until the change to other voters is committed.
+    """
+    is_alone = process.control is not None and len(process.control.raft.configuration.voters) == 1
     check(
-        not process.is_stalled or is_alone or not isinstance(send.message, HEARTBEATS),
+        not process.health.is_stalled or is_alone or not isinstance(send.message, HEARTBEATS),
         f"{process.name} has stalled, and sends {type(send.message).__name__}",
     )
 

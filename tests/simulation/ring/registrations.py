@@ -56,8 +56,10 @@ class Registrations:
         assert control is not None
         if control.state is None:
             return
-        # The first process of a founded ring has nothing to recover, and may be handed a range.
-        is_recovered = process.is_recovered or process.disk.identity.boot == 1
+        # A process that a ring is founded with has nothing to recover, and may be handed a range.
+        mine = control.registration
+        is_first = process.disk.identity.boot == 1 or (mine is not None and mine.number == 1)
+        is_recovered = process.is_recovered or is_first
         for range_id in control.state.ranges:
             epoch = control.leads(range_id)
             if epoch is not None:

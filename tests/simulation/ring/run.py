@@ -6,6 +6,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from tailrace_broker.core.raft import feeding as raft_feeding
+from tests.simulation.ring.groups.patches import simulated_time
 from tests.simulation.ring.healing import heal, recover
 from tests.simulation.ring.scenario import Scenario
 from tests.simulation.ring.schedule import US_PER_MS
@@ -40,14 +41,19 @@ def run(scenario: Scenario, trace: Trace | None = None) -> Outcome:
         environment=scenario.environment,
         trace=trace,
         has_data=scenario.has_data,
+        has_groups=scenario.has_groups,
+        spare_count=scenario.spare_count,
     )
     failure = None
     try:
-        with patch.object(raft_feeding, "MESSAGE_BYTES_MAX", MESSAGE_BYTES):
+        with patch.object(raft_feeding, "MESSAGE_BYTES_MAX", MESSAGE_BYTES), simulated_time(world):
             _run(world, scenario)
     except AssertionError as error:
         failure = _explain(world, error)
         trace.line(world.schedule.now_us, failure)
+    finally:
+        if world.replicas is not None and world.replicas.groups is not None:
+            world.replicas.groups.close()
     return Outcome(
         scenario.seed,
         failure,

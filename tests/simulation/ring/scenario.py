@@ -3,9 +3,18 @@
 import random
 from typing import NamedTuple
 
-from tests.simulation.ring.data.troubles import DATA_RINGS, make_data_troubles, make_data_work
+from tests.simulation.ring.data.troubles import (
+    CREATED_MS,
+    DATA_RINGS,
+    make_data_troubles,
+    make_data_work,
+)
 from tests.simulation.ring.faults import Happening
+from tests.simulation.ring.groups.work import make_group_work
 from tests.simulation.ring.network import CALM, Environment
+from tests.simulation.ring.steps.clients import Follow
+from tests.simulation.ring.steps.orders import STEP_RINGS, make_orders, make_slicings
+from tests.simulation.ring.steps.troubles import make_step_troubles
 from tests.simulation.ring.troubles import make_troubles
 from tests.simulation.ring.work import Found, make_work
 
@@ -30,7 +39,8 @@ RINGS = (
 class Scenario(NamedTuple):
     """`happenings` in the order of their times; after `trouble_ms` everything heals.
 
-    `has_data`: the brokers replicate logs too.
+    `has_data`: the brokers replicate logs too; `has_groups`: and consumers read them in groups.
+    `spare_count`: so many brokers more are there, of which the ring grows and shrinks again.
     """
 
     seed: int
@@ -40,11 +50,52 @@ class Scenario(NamedTuple):
     trouble_ms: int
     happenings: tuple[Happening, ...]
     has_data: bool = False
+    has_groups: bool = False
+    spare_count: int = 0
 
 
 def make_scenario(seed: int) -> Scenario:
-    """The scenario of a seed: of an even one of the metadata alone, of an odd one of data too."""
-    return make_data_scenario(seed) if seed % 2 else make_metadata_scenario(seed)
+    """The scenario of a seed: of an even one of the metadata alone, of an odd one of data too: of
+    every other of these of groups, and of every other of the rest of rings that change their size:
+    of every fifth of those of topics that get other numbers of partitions.
+    """
+    if seed % 2 == 0:
+        return make_metadata_scenario(seed)
+    has_steps, has_groups = seed % 8 in (5, 7), seed % 4 == 3
+    if not has_steps:
+        return make_group_scenario(seed) if has_groups else make_data_scenario(seed)
+    scenario = make_step_group_scenario(seed) if has_groups else make_step_scenario(seed)
+    return with_slicings(scenario) if seed // 8 % 5 == 0 else scenario
+
+
+def with_slicings(scenario: Scenario) -> Scenario:
+    """One of steps, in which topics get other numbers of partitions as well."""
+    generator = random.Random(f"slicing scenario {scenario.seed}")
+    all_count = scenario.broker_count + scenario.spare_count
+    slicings = make_slicings(generator, all_count, scenario.trouble_ms)
+    troubles = make_step_troubles(generator, all_count, slicings)
+    added = (*scenario.happenings, *slicings, *troubles)
+    happenings = sorted(added, key=lambda each: each.at_ms)
+    return scenario._replace(happenings=tuple(happenings))
+
+
+def make_group_scenario(seed: int) -> Scenario:
+    """One of data, in which consumers read in groups."""
+    scenario = make_data_scenario(seed)
+    generator = random.Random(f"group scenario {seed}")
+    work = make_group_work(generator, scenario.broker_count, scenario.trouble_ms)
+    happenings = sorted((*scenario.happenings, *work), key=lambda each: each.at_ms)
+    return scenario._replace(happenings=tuple(happenings), has_groups=True)
+
+
+def make_step_group_scenario(seed: int) -> Scenario:
+    """One in which the ring grows and shrinks under consumers."""
+    scenario = make_step_scenario(seed)
+    generator = random.Random(f"step group scenario {seed}")
+    all_count = scenario.broker_count + scenario.spare_count
+    work = make_group_work(generator, all_count, scenario.trouble_ms)
+    happenings = sorted((*scenario.happenings, *work), key=lambda each: each.at_ms)
+    return scenario._replace(happenings=tuple(happenings), has_groups=True)
 
 
 def make_data_scenario(seed: int) -> Scenario:
@@ -53,11 +104,32 @@ def make_data_scenario(seed: int) -> Scenario:
     ((broker_count, factor),) = generator.choices(
         [ring for ring, _ in DATA_RINGS], [weight for _, weight in DATA_RINGS]
     )
+    return _data_scenario(seed, generator, broker_count, factor, 0)
+
+
+def make_step_scenario(seed: int) -> Scenario:
+    """One of data, whose ring grows and shrinks; brokers that it grows by have empty disks."""
+    generator = random.Random(f"step scenario {seed}")
+    ((broker_count, spare_count),) = generator.choices(
+        [ring for ring, _ in STEP_RINGS], [weight for _, weight in STEP_RINGS]
+    )
+    scenario = _data_scenario(seed, generator, broker_count, 3, spare_count)
+    orders = make_orders(generator, broker_count + spare_count, scenario.trouble_ms)
+    troubles = make_step_troubles(generator, broker_count + spare_count, orders)
+    added = Follow(CREATED_MS, 0, seed), *orders, *troubles
+    happenings = sorted((*scenario.happenings, *added), key=lambda each: each.at_ms)
+    return scenario._replace(happenings=tuple(happenings))
+
+
+def _data_scenario(
+    seed: int, generator: random.Random, broker_count: int, factor: int, spare_count: int
+) -> Scenario:
+    all_count = broker_count + spare_count
     trouble_ms = generator.randint(DATA_TROUBLE_MS_MIN, DATA_TROUBLE_MS_MAX)
     happenings = [
         Found(generator.randint(200, 500), 0, broker_count, factor),
-        *make_data_work(generator, broker_count, trouble_ms),
-        *make_data_troubles(generator, broker_count, trouble_ms),
+        *make_data_work(generator, all_count, trouble_ms),
+        *make_data_troubles(generator, all_count, trouble_ms),
     ]
     happenings = [each for each in happenings if each.at_ms < trouble_ms]
     happenings.sort(key=lambda each: each.at_ms)
@@ -70,8 +142,16 @@ def make_data_scenario(seed: int) -> Scenario:
             late=generator.choice((0.0, 0.001, 0.01)),
             late_us_max=generator.choice((1_000_000, 5_000_000)),
         )
-    events = tuple(happenings)
-    return Scenario(seed, broker_count, factor, environment, trouble_ms, events, has_data=True)
+    return Scenario(
+        seed,
+        broker_count,
+        factor,
+        environment,
+        trouble_ms,
+        tuple(happenings),
+        has_data=True,
+        spare_count=spare_count,
+    )
 
 
 def make_metadata_scenario(seed: int) -> Scenario:

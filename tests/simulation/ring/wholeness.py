@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tailrace_broker.core.node.bootstrap import voter_count
+from tailrace_broker.core.ring.reslicing import ranges_to_slice
 from tailrace_broker.model.agreement import DiskId
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def _missing(world: "World") -> Iterator[str]:
             yield from _missing_of(world, process)
         yield from _missing_voters(world)
         yield from _missing_leaders(world)
+        yield from _missing_steps(world)
 
 
 def _missing_of(world: "World", process: "Process") -> Iterator[str]:
@@ -73,3 +75,18 @@ def _missing_leaders(world: "World") -> Iterator[str]:
             leader = world.newest(each.leader.ordinal)
             if leader is None or leader.control is None or leader.control.leads(each.id) is None:
                 yield f"range {each.id} is led by {each.leader}, which does not know"
+
+
+def _missing_steps(world: "World") -> Iterator[str]:
+    state, operator = world.agreement.state, world.operator
+    assert state is not None
+    if state.step is not None:
+        yield f"step {state.step.id} is open"
+    if operator is not None and state.broker_count != operator.wanted_count:
+        yield f"the ring has {state.broker_count} brokers, not {operator.wanted_count}"
+    elif operator is not None and not operator.is_done:
+        yield "a broker that has left the ring is not retired"
+    for topic in state.topics.values():
+        waiting = ranges_to_slice(topic)
+        if waiting:
+            yield f"{topic.name} has not the partitions that it is to have in ranges {waiting}"

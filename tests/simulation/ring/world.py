@@ -17,10 +17,11 @@ from tests.simulation.ring.clients import Clients
 from tests.simulation.ring.data.replicas import Replicas
 from tests.simulation.ring.disk import Crash, Disk, Identity
 from tests.simulation.ring.network import Environment, Network
-from tests.simulation.ring.process import DAMAGED, Process, Surroundings
+from tests.simulation.ring.process import DAMAGED, RETIRED, Process, Surroundings
 from tests.simulation.ring.promises import check_kept, check_silent, note_reported
 from tests.simulation.ring.registrations import Registrations
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
+from tests.simulation.ring.steps.operator import Operator
 from tests.simulation.ring.trace import Trace
 from tests.simulation.ring.violation import check
 from tests.simulation.ring.wholeness import missing
@@ -35,7 +36,10 @@ LEADER = -1
 
 
 class World:
-    """Brokers 0 to `broker_count` - 1, each with a disk, and a process now and then."""
+    """Brokers 0 to `broker_count` - 1, each with a disk, and a process now and then.
+
+    The ring is founded of the first `founded_count` of them.
+    """
 
     def __init__(
         self,
@@ -46,9 +50,15 @@ class World:
         environment: Environment,
         trace: Trace,
         has_data: bool = False,
+        has_groups: bool = False,
+        spare_count: int = 0,
     ) -> None:
-        """`has_data`: the brokers replicate logs."""
-        self.broker_count = broker_count
+        """`has_data`: the brokers replicate logs; `has_groups`: consumers read them in groups.
+
+        `spare_count`: there are so many more than `broker_count`.
+        """
+        self.founded_count = broker_count
+        self.broker_count = broker_count + spare_count
         self.factor = factor
         self.faults: Counter[str] = Counter()
         self.rules: Counter[str] = Counter()
@@ -58,7 +68,10 @@ class World:
         self.network = Network(self.schedule, random.Random(f"network {seed}"), self.faults)
         self.network.environment = environment
         self.registrations = Registrations()
-        self.replicas = Replicas(self, seed) if has_data else None
+        self.replicas = Replicas(self, seed, has_groups=has_groups) if has_data else None
+        self.operator: Operator | None = None
+        if spare_count:
+            self.operator = Operator(self, random.Random(f"operator {seed}"))
         changed = None if self.replicas is None else self.replicas.changed
         self.agreement = Agreement(self.registrations, changed)
         self.clients = Clients(self.agreement, self.counts)
@@ -129,8 +142,17 @@ class World:
 
     def may_lose_disk(self, ordinal: int) -> bool:
         """Fewer than half of the voters at a time, and never the only one; it is lost by this."""
-        voters = voter_count(self.broker_count)
-        if self.broker_count == 1 or ordinal < voters < 3:
+        state, configuration = self.agreement.state, self.agreement.configuration
+        ring_count = self.founded_count if state is None else state.broker_count
+        voters = voter_count(ring_count)
+        if configuration is not None and self.operator is not None:
+            # Those of the size before vote until the change is committed.
+            sets = (configuration.voters, configuration.next_voters)
+            voters = min(voters, *(len(each) for each in sets if each))
+        has_only_copy = state is not None and any(
+            each.complete == (ordinal,) for each in state.ranges.values()
+        )
+        if ring_count == 1 or ordinal < voters < 3 or has_only_copy:
             return False
         if missing(self) is None and self._has_all_copies():
             self._lost.clear()
@@ -150,6 +172,11 @@ class World:
         if self.agreement.initial is None:
             return set()
         return {each for each in range(voters) if self.disks[each].applied < INITIAL_ID}
+
+    @property
+    def is_traced(self) -> bool:
+        """Somebody reads what happens."""
+        return self._trace.is_on
 
     def say(self, line: str) -> None:
         """For the trace."""
@@ -200,5 +227,8 @@ class World:
             return
         if why.startswith(DAMAGED):
             check(process.disk.is_rotten, f"{process.name} does not start: {why}")
+            self.disks[process.ordinal] = self.empty_disk()
+        if why == RETIRED:
+            self.rules["ring.retired_disk"] += 1
             self.disks[process.ordinal] = self.empty_disk()
         self.schedule.after(process.down_ms * US_PER_MS, partial(self.start, process.ordinal))

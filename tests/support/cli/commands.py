@@ -14,7 +14,7 @@ from tailrace.local.broker import plain_environment
 
 TAILRACE = str(Path(sys.executable).with_name("tailrace"))
 CLIENT_FOLDER = Path(__file__).parents[3] / "client"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0  # on a busy machine
 
 
 def environment(url: str | None = None) -> dict[str, str]:

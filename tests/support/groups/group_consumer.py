@@ -25,6 +25,7 @@ from tailrace.errors import (
     ConnectionFailedError,
     ConsumerNotRegisteredError,
     ProblemError,
+    StaleAssignmentError,
     StaleDeliveryError,
 )
 from tailrace.protocol.group_requests import Form, PollParameters, poll_request
@@ -129,6 +130,7 @@ class _Consumer:
         self._topic_names = {UUID(topic_id).bytes: name for name, topic_id in wanted.topics.items()}
         self._epoch: int | None = None  # None: not registered, as far as it knows
         self._delivery = 0
+        self._registering_ns = 0
         self._has_all = False  # that was delivered: no answer may be lost, of no process before
         self._has_left = False
 
@@ -156,9 +158,17 @@ class _Consumer:
             self._poll()
         except ConsumerNotRegisteredError:
             self._epoch, self._delivery = None, 0
+        except StaleAssignmentError:
+            self._register_again()
+
+    def _register_again(self) -> None:
+        """A registration whose answer was lost came to the broker late, and gave back all."""
+        self._note("goodbye", self._registering_ns)
+        self._epoch, self._delivery = None, 0
 
     def _register(self) -> None:
         wanted = self._wanted
+        self._registering_ns = monotonic_ns()
         registered = self._client.register(
             wanted.consumer_id,
             wanted.group,
@@ -211,6 +221,8 @@ class _Consumer:
             self._delivery = 0
         except ConsumerNotRegisteredError:
             self._epoch, self._delivery = None, 0
+        except StaleAssignmentError:
+            self._register_again()
         else:
             self._note_confirmed(start_ns, is_stored=True)
 

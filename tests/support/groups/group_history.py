@@ -80,6 +80,10 @@ class Goodbye(NamedTuple):
     span: Span
 
 
+# A coordinator numbers its deliveries from its epoch times this on.
+NUMBERS_OF_AN_EPOCH = 2**40
+
+
 class Kind(StrEnum):
     """What can be wrong with a group."""
 
@@ -94,6 +98,7 @@ class Kind(StrEnum):
     CHANGED = "a delivery's number came again with other records, or to another consumer"
     REPEATED = "delivered again after it was confirmed"
     TAKEN = "delivered with a new number while the consumer that had it was there"
+    DEPOSED = "delivered by a coordinator after a later one had delivered it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +278,14 @@ def _repeated(history: GroupHistory) -> Iterator[Violation]:
     for (one, other), position in _pairs(in_order).items():
         earlier, later = in_order[one], in_order[other]
         between = Span(earlier.span.start_ns, max(earlier.span.end_ns, later.span.end_ns))
-        has_crashed = any(crash.overlaps(between) for crash in history.crashes)
         detail = f"{position}: {_named(later)} after {_named(earlier)}"
+        if _epoch(later) < _epoch(earlier):
+            if earlier.span.end_ns < later.span.start_ns:
+                yield Violation(Kind.DEPOSED, detail)
+            continue
+        has_crashed = _epoch(earlier) < _epoch(later) or any(
+            crash.overlaps(between) for crash in history.crashes
+        )
         if any(
             confirmation.span.end_ns < later.span.start_ns
             and (confirmation.is_stored or not has_crashed)
@@ -325,6 +336,10 @@ def _may_have_left(consumer: str, between: Span, goodbyes: Sequence[Goodbye]) ->
     return any(
         goodbye.consumer == consumer and goodbye.span.overlaps(between) for goodbye in goodbyes
     )
+
+
+def _epoch(delivery: Delivery) -> int:
+    return delivery.number // NUMBERS_OF_AN_EPOCH
 
 
 def _named(delivery: Delivery) -> str:

@@ -28,6 +28,7 @@ from tailrace_broker.model.group import (
     Confirmation,
     Deleted,
     GroupEvent,
+    GroupsInherited,
     Joined,
     Left,
     Moved,
@@ -54,10 +55,15 @@ class Log:
     first_offset: int
     log_start: int
     records: list[int] = field(default_factory=list)
+    gaps: list[range] = field(default_factory=list)  # lost for good, which was accepted
 
     @property
     def end(self) -> int:
         return self.first_offset + len(self.records)
+
+    def end_from(self, offset: int) -> int:
+        """Where a read from there on ends: at the next gap, or at the end."""
+        return min((gap.start for gap in self.gaps if gap.start > offset), default=self.end)
 
 
 class Poll(NamedTuple):
@@ -180,6 +186,15 @@ class GroupWorld:
         if self.logs:
             log = self.logs[sorted(self.logs)[choice % len(self.logs)]]
             log.log_start = min(log.end, log.log_start + record_count)
+
+    def lose(self, choice: int, record_count: int) -> None:
+        """Somebody accepts that records are lost, which others follow, or none."""
+        if self.logs:
+            log = self.logs[sorted(self.logs)[choice % len(self.logs)]]
+            first = log.log_start + choice % (log.end - log.log_start + 1)
+            gap = range(first, min(log.end, first + record_count))
+            if gap and all(each.stop < first or gap.stop < each.start for each in log.gaps):
+                log.gaps.append(gap)
 
     # --- consumers ---
 
@@ -348,6 +363,7 @@ class GroupWorld:
             (6, lambda: self.produce(choice, keys)),
             (1.5, lambda: self.step(choice, 1 + few % 2)),
             (0.7, lambda: self.retain(choice, few)),
+            (0.7, lambda: self.lose(choice, few)),
             (3, lambda: self.register(process)),
             (9, lambda: self.begin_poll(process, few, choice)),
             (9, lambda: self.end_poll(process, choice)),
@@ -470,8 +486,10 @@ class GroupWorld:
 
     def _replayed(self) -> Group:
         group = Group("g", self.boot)
-        for event in self.events:
-            group.apply(decode_group_event(event), self.now_us)
+        for stored in self.events:
+            event = decode_group_event(stored)
+            assert not isinstance(event, GroupsInherited)
+            group.apply(event, self.now_us)
         return group
 
     def _apply(self, event: GroupEvent) -> None:
@@ -541,10 +559,20 @@ class GroupWorld:
             self._fit(tp)
         if misfits:
             return self._read(name, record_count)
+        gaps = {
+            range_.tp: gap
+            for range_ in fetch_ranges
+            for gap in self.logs[range_.tp].gaps
+            if range_.start in gap or range_.start < gap.start < (range_.end or 0)
+        }
+        for tp, gap in gaps.items():
+            self._pass_over(tp, gap)
+        if gaps:
+            return self._read(name, record_count)
         ranges = {
             range_.tp: (
                 range_.start,
-                min(range_.start + record_count, self.logs[range_.tp].end)
+                min(range_.start + record_count, self.logs[range_.tp].end_from(range_.start))
                 if range_.end is None
                 else range_.end,
             )
@@ -559,6 +587,20 @@ class GroupWorld:
         assert log.log_start <= group.positions[tp] <= log.end
         assert group.lost - lost == max(0, group.positions[tp] - position)
         self.lost[tp] |= {*range(position, group.positions[tp])}
+
+    def _pass_over(self, tp: TopicPartition, gap: range) -> None:
+        group, position, lost = self.group, self.group.positions[tp], self.group.lost
+        assert group.pass_over(tp, gap), "a read would meet it again"
+        moved = group.positions[tp]
+        assert moved == (gap.stop if position in gap else position)
+        assert group.lost - lost == moved - position
+        self.lost[tp] |= {*range(position, moved)}
+        for name, (number, ranges) in list(self.open.items()):
+            delivery = group.members[name].delivery if name in group.members else None
+            if delivery is None and tp in ranges:
+                del self.open[name]
+            elif delivery is not None and delivery.number == number and tp in delivery.ranges:
+                self.open[name] = (number, ranges | {tp: delivery.ranges[tp]})
 
     def _cut(self, choice: int) -> None:
         """The end of a log that still takes records, and all that is known of it."""
@@ -577,6 +619,7 @@ class GroupWorld:
             of_key = self.by_key[tp.topic_id, key]
             of_key[:] = [each for each in of_key if each[0] != tp or each[1] < end]
         del log.records[end - log.first_offset :]
+        log.gaps = [gap for gap in log.gaps if gap.stop <= end]
         self.done[tp] = {offset for offset in self.done[tp] if offset < end}
         self.lost[tp] = {offset for offset in self.lost[tp] if offset < end}
         for process in self.processes:

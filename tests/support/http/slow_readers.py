@@ -1,8 +1,9 @@
 """Peers that ask for much and take little of it."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Event, Thread
+from time import monotonic
 
 from tests.support.broker.fixtures import RunningBroker
 from tests.support.http.http11 import READ, Connection
@@ -10,6 +11,7 @@ from tests.support.http.http11 import READ, Connection
 MEBIBYTE = 1024 * 1024
 RECEIVE_BUFFER_BYTES = 64 * 1024
 # Three times what a peer has to take of its answer when it has a second for a MiB.
+TRICKLE_BYTES_A_S = 3 * MEBIBYTE
 TRICKLE_BYTES = 64 * 1024
 TRICKLE_PAUSE_S = 0.02
 
@@ -36,10 +38,20 @@ def trickling_readers(broker: RunningBroker, asked: bytes, *, count: int) -> Ite
     with ExitStack() as opened:
         readers = stalled_readers(broker, opened, asked, count=count)
 
+        for reader in readers:
+            reader.socket.setblocking(False)
+
         def take() -> None:
+            """What is due by now, since on a busy machine a pause may be a long one."""
+            began_s, taken_bytes = monotonic(), [0] * count
             while not ended.wait(TRICKLE_PAUSE_S):
-                for reader in readers:
-                    reader.socket.recv(TRICKLE_BYTES)
+                due_bytes = (monotonic() - began_s) * TRICKLE_BYTES_A_S
+                for index, reader in enumerate(readers):
+                    with suppress(BlockingIOError):
+                        while taken_bytes[index] < due_bytes:
+                            piece = reader.socket.recv(TRICKLE_BYTES)
+                            assert piece, "a reader that takes enough was cut off"
+                            taken_bytes[index] += len(piece)
 
         taking = Thread(target=take)
         taking.start()

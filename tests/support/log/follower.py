@@ -107,6 +107,7 @@ class Follower:
         *,
         end: LogEnd | None = None,
         windows: ProducerWindows | None = None,
+        pending_bytes: int = 0,
         is_durable: bool = False,
     ) -> list[TailEffect]:
         """End the cut under way, at `end` if it fails."""
@@ -116,7 +117,7 @@ class Follower:
             CutEnded(
                 end or LogEnd(cut.end, cut.epoch, 0),
                 windows,
-                0,
+                pending_bytes,
                 needs_cut=False,
                 is_durable=is_durable,
                 is_reset=cut.is_reset and error is None,

@@ -5,7 +5,7 @@ answer from memory (`MemoryBrokers`) where a test needs many rings and no events
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,9 +15,15 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from tailrace.local.broker import HOST, LocalBroker, PortTakenError, check_ports_are_free
+from tailrace.local.broker import (
+    HOST,
+    BrokerEndedError,
+    LocalBroker,
+    PortTakenError,
+    check_ports_are_free,
+)
 
-BROKERS_MAX = 3
+BROKERS_MAX = 5
 
 
 class Brokers(Protocol):
@@ -82,7 +88,8 @@ class ProcessBrokers:
         broker.start()
 
     def stop(self, ordinal: int) -> None:
-        self._brokers.pop(ordinal).stop()
+        with suppress(BrokerEndedError):  # the process of one that has left has ended
+            self._brokers.pop(ordinal).stop()
 
     def is_ready(self, ordinal: int) -> bool:
         broker = self._brokers.get(ordinal)
@@ -111,6 +118,7 @@ class MemoryBrokers:
     topics: dict[str, dict[str, Any]] = field(default_factory=dict)
     secrets: dict[int, str] = field(default_factory=dict)
     members: set[int] = field(default_factory=set)
+    spare: set[int] = field(default_factory=set)  # registered, and of the ring not yet, or no more
     boots: dict[int, int] = field(default_factory=dict)
     ranges: list[dict[str, Any]] = field(default_factory=list)  # others than those with copies
     copies: int = 1
@@ -127,6 +135,8 @@ class MemoryBrokers:
     def start(self, ordinal: int, environment: Mapping[str, str]) -> None:
         self.secrets[ordinal] = environment["TAILRACE_RING_SECRET"]
         self.boots[ordinal] = self.boots.get(ordinal, 0) + 1
+        if self.cluster_id is not None and ordinal not in self.members:
+            self.spare.add(ordinal)
         if not self.is_catching_up:
             self.behind.discard(ordinal)
 
@@ -189,6 +199,13 @@ class MemoryBrokers:
                     self.cluster_id = str(uuid4())
                     self.founded.append(self.cluster_id)
                 return self._ring(), 200
+            case "GET", ["v1", "ring", "plan"]:
+                return self._plan(int(request.query["brokers"])), 200
+            case "POST", ["v1", "ring", "steps"]:
+                return self._step(body["kind"], body["brokersBefore"]), 200
+            case "POST", ["v1", "ring", "brokers", leaving, "retire"]:
+                self.spare.remove(int(leaving))
+                return self._ring(), 200
             case "GET", ["v1", "brokers"]:
                 return self._brokers(), 200
             case "POST", ["v1", "topics"]:
@@ -198,11 +215,48 @@ class MemoryBrokers:
                 return self._topic(method, name, body), 200
         return {"type": "/v1/problems/topic-not-found", "title": "no such topic"}, 404
 
+    def _plan(self, brokers_after: int) -> dict[str, Any]:
+        return {
+            "brokers": len(self.members),
+            "brokersAfter": brokers_after,
+            "missing": [],
+            "topics": len(self.topics),
+            "steps": [],
+            "sealedPartitions": 0,
+            "newPartitions": 0,
+            "copyBytes": 0,
+            "copiesUnknown": 0,
+        }
+
+    def _step(self, kind: str, brokers_before: int) -> dict[str, Any]:
+        """With no range that is split or joined."""
+        assert len(self.members) == brokers_before
+        comes, goes = (self.members, self.spare) if kind == "grow" else (self.spare, self.members)
+        ordinal = brokers_before - (kind == "shrink")
+        goes.remove(ordinal)
+        comes.add(ordinal)
+        return {
+            "step": 1,
+            "kind": "split" if kind == "grow" else "join",
+            "brokers": len(self.members),
+            "durationMs": 7,
+            "pauseMs": 5,
+            "sealedRanges": [],
+            "newRanges": [],
+            "sealedPartitions": 0,
+            "newPartitions": 0,
+        }
+
     def _topic(self, method: str, name: str, body: Any) -> dict[str, Any]:
         topic = self.topics[name]
         if method == "DELETE":
             return self.topics.pop(name)
         if method == "PATCH":
+            if (
+                body.get("partitionsPerRange", topic["partitionsPerRange"])
+                != (topic["partitionsPerRange"])
+            ):
+                topic["rangesToSlice"] = len(self.members)
             topic |= body
             return topic
         return {**topic, "partitionDetails": []}
@@ -235,7 +289,7 @@ class MemoryBrokers:
                     "alive": ordinal in self.secrets,
                     "height": 1,
                 }
-                for ordinal in sorted(self.members)
+                for ordinal in sorted(self.members | self.spare)
             ],
             "ranges": [*self.ranges, *self._copied()],
             "step": None,
@@ -305,6 +359,7 @@ def _topic(body: Mapping[str, Any]) -> dict[str, Any]:
         "durability": "fsync",
         "partitions": 12,
         "copies": 1,
+        "rangesToSlice": 0,
         "compression": "lz4",
         "retentionMs": None,
         "retentionBytes": None,

@@ -70,8 +70,7 @@ class FakeKubernetes:
     on_change: list[Callable[[], None]] = field(default_factory=list)
     groups: set[str] = field(
         default_factory=lambda: (
-            {each.group_version for each in RESOURCES.values()} - {"monitoring.coreos.com/v1"}
-            | {"apiextensions.k8s.io/v1"}
+            {each.group_version for each in RESOURCES.values()} | {"apiextensions.k8s.io/v1"}
         )
     )
     forbidden: set[str] = field(default_factory=set)  # namespaces, to everyone

@@ -56,7 +56,7 @@ class FakeNodes:
             await asyncio.sleep(POLL_S)
 
     def _probed(self) -> None:
-        self._ready = {ordinal for ordinal in self._running if self.brokers.is_ready(ordinal)}
+        self._ready = {ordinal for ordinal in list(self._running) if self.brokers.is_ready(ordinal)}
 
     def _control(self, owner: dict[str, Any]) -> None:
         name, spec = owner["metadata"]["name"], owner["spec"]
@@ -70,6 +70,7 @@ class FakeNodes:
                     continue
                 self._pod(owner, ordinal, revision)
             self._run(self.kube.get("Pod", f"{name}-{ordinal}"), ordinal)
+        self._remove_beyond(name, spec["replicas"])
         found = [self.kube.find("Pod", f"{name}-{each}") for each in range(spec["replicas"])]
         pods = [pod for pod in found if pod is not None]
         status = {
@@ -79,6 +80,13 @@ class FakeNodes:
             "updateRevision": revision,
         }
         self.kube.edit("StatefulSet", name, {"status": status})
+
+    def _remove_beyond(self, name: str, count: int) -> None:
+        """Pods of a StatefulSet that was made smaller."""
+        for ordinal, uid in list(self._running.items()):
+            pod = self.kube.find("Pod", f"{name}-{ordinal}")
+            if ordinal >= count and pod is not None and pod["metadata"]["uid"] == uid:
+                self.kube.remove("Pod", f"{name}-{ordinal}")
 
     def _refuse(self, owner: dict[str, Any], pod: str, message: str) -> None:
         """As the controller reports it: one Event, with the time of the last."""
@@ -91,8 +99,8 @@ class FakeNodes:
                     "metadata": {"name": name},
                     "reason": "FailedCreate",
                     "type": "Warning",
-                    "note": note,
-                    "regarding": {"kind": "StatefulSet", "uid": owner["metadata"]["uid"]},
+                    "message": note,
+                    "involvedObject": {"kind": "StatefulSet", "uid": owner["metadata"]["uid"]},
                 }
             )
 

@@ -15,6 +15,7 @@ from tailrace_operator.plan.actions import (
     Blocked,
     ClusterAction,
     CreateSecret,
+    DeleteClaim,
     Found,
     GrowClaim,
     OwnClaim,
@@ -23,10 +24,12 @@ from tailrace_operator.plan.actions import (
     Remove,
     ReplaceStatefulSet,
     RestartBroker,
+    RetireBroker,
+    StepRing,
 )
 from tailrace_operator.plan.drift import quantity
 from tailrace_operator.plan.manifests import children
-from tailrace_operator.plan.names import digest
+from tailrace_operator.plan.names import child_names, digest
 from tailrace_operator.plan.observed import (
     Broker,
     ChildName,
@@ -62,7 +65,6 @@ def a_cluster(spec: dict[str, Any] | None = None, **changes: Any) -> Cluster:
         founded=None,
         default_image=IMAGE,
         has_secret=True,
-        has_service_monitors=False,
     )
     return replace(cluster, **changes)
 
@@ -72,10 +74,11 @@ class World:
     """`spec` as it was applied. `disks`: the ring that a broker's volume belongs to.
 
     `behind`: brokers that are in no ISR; each that ends is, as far as two others are in sync.
+    `size`: how many brokers the ring has; `registered`: those that it knows; `held`: by broker that
+    leaves, sealed ranges that others have not copied yet.
     """
 
     spec: dict[str, Any] = field(default_factory=dict)
-    has_service_monitors: bool = False
     is_paused: bool = False
     is_deleting: bool = False
     has_secret: bool = False
@@ -84,6 +87,10 @@ class World:
     claims: dict[int, Claim] = field(default_factory=dict)
     disks: dict[int, str | None] = field(default_factory=dict)
     behind: set[int] = field(default_factory=set)
+    size: int = 0
+    registered: set[int] = field(default_factory=set)
+    held: dict[int, int] = field(default_factory=dict)
+    retired: set[int] = field(default_factory=set)  # that run still
     founded: Founded | None = None
     generation: int = 1
     made_count: int = 0
@@ -106,7 +113,6 @@ class World:
             founded=self.founded,
             default_image=IMAGE,
             has_secret=self.has_secret,
-            has_service_monitors=self.has_service_monitors,
             children=dict(self.children),
             pods=tuple(self.pods.values()),
             claims=tuple(self.claims.values()),
@@ -145,6 +151,10 @@ class World:
         moved = self.make_pods()
         for ordinal in list(self.pods):
             moved |= self.step_pod(ordinal)
+        for ordinal, held in self.held.items():
+            if held:
+                self.held[ordinal] = held - 1
+                moved = True
         for ordinal, claim in self.claims.items():
             if claim.capacity_bytes < claim.requested_bytes:
                 self.claims[ordinal] = replace(claim, capacity_bytes=claim.requested_bytes)
@@ -165,7 +175,11 @@ class World:
         missing = [each for each in range(live["spec"]["replicas"]) if each not in self.pods]
         for ordinal in missing:
             self._make_pod(ordinal, live, revision)
-        return bool(missing) or before != live["status"]
+        unwanted = [each for each in self.pods if each >= live["spec"]["replicas"]]
+        for ordinal in unwanted:
+            assert ordinal not in self.registered, "a broker is retired before its pod goes"
+            self.end_pod(ordinal)
+        return bool(missing or unwanted) or before != live["status"]
 
     def step_pod(self, ordinal: int) -> bool:
         """It starts, is admitted to the ring, serves, or ends; whether it did."""
@@ -177,8 +191,11 @@ class World:
             self._leave(ordinal)
         elif not pod.is_running and pod.problem is None:
             self.pods[ordinal] = replace(pod, is_running=True)
+        elif ordinal in self.retired:
+            return False
         elif pod.is_running and self.disks[ordinal] is None and self._cluster_id() is not None:
             self.disks[ordinal] = self._cluster_id()
+            self.registered.add(ordinal)
         elif pod.is_running and not pod.is_ready and self.disks[ordinal] is not None:
             self.pods[ordinal] = replace(pod, is_ready=True)
         elif pod.is_ready and ordinal in self.behind and self.in_sync():
@@ -201,7 +218,7 @@ class World:
 
     def _leave(self, ordinal: int) -> None:
         everyone = set(range(self._count()))
-        if len(everyone - self.behind - {ordinal}) >= FLOOR:
+        if ordinal in everyone and len(everyone - self.behind - {ordinal}) >= FLOOR:
             self.behind.add(ordinal)
 
     def end_pod(self, ordinal: int) -> None:
@@ -230,7 +247,8 @@ class World:
                 assert not self.has_secret
                 self.has_secret = True
             case Remove(child):
-                assert child.kind in ("NetworkPolicy", "ServiceMonitor")
+                assert child.kind in ("NetworkPolicy", "Service", "Ingress")
+                assert child not in child_names(OWNER.name)[:3]
                 del self.children[child]
             case ReplaceStatefulSet(_, uid):
                 assert self.children[STATEFUL_SET]["metadata"]["uid"] == uid
@@ -240,7 +258,9 @@ class World:
                 assert pod.is_gated
                 self.pods[ordinal] = replace(pod, is_gated=False, zone=zone)
             case RecordFounding(count, cluster_id):
-                assert self.founded is None or self.founded.cluster_id is None
+                founded = self.founded
+                assert founded is None or founded.cluster_id in (None, cluster_id)
+                assert count == (self.size or count)
                 self.founded = Founded(count, cluster_id)
             case Found(count):
                 self._found(count)
@@ -255,6 +275,19 @@ class World:
                 self._grow(name, size)
             case RestartBroker(ordinal, uid):
                 self._restart(ordinal, uid)
+            case StepRing(kind, before):
+                self._step_ring(before, 1 if kind == "grow" else -1)
+            case RetireBroker(ordinal):
+                assert ordinal >= self.size
+                assert not self.held.get(ordinal), "others have all that it holds"
+                self.registered.remove(ordinal)
+                self.retired.add(ordinal)
+                self.disks[ordinal] = None
+            case DeleteClaim(name):
+                ordinal = int(name.rpartition("-")[2])
+                assert ordinal not in self.registered
+                assert ordinal not in self.pods
+                del self.claims[ordinal]
             case Blocked():
                 pass
 
@@ -268,7 +301,7 @@ class World:
             made["metadata"] |= {"uid": f"child-{self.made_count}", "generation": 1}
         else:
             if child == STATEFUL_SET:
-                assert made["spec"]["replicas"] >= live["spec"]["replicas"]
+                assert made["spec"]["replicas"] > max(self.registered, default=-1)
                 kept = ("volumeClaimTemplates", "selector", "serviceName", "podManagementPolicy")
                 assert all(made["spec"][each] == live["spec"][each] for each in kept)
             is_same = made.get("spec") == live.get("spec")
@@ -283,7 +316,20 @@ class World:
         assert rings == {None}, "a ring is founded once, by empty brokers"
         assert all(self.pods[ordinal].is_running for ordinal in range(count))
         self.bootstrap_count += 1
+        self.size, self.registered = count, set(range(count))
         self.disks |= dict.fromkeys(range(count), f"ring-{self.bootstrap_count}")
+
+    def _step_ring(self, before: int, change: int) -> None:
+        """The ring refuses what it is not ready for; the operator waits with it."""
+        assert before == self.size
+        assert not self.behind, "each range has all copies"
+        assert self.in_sync() >= set(range(before))
+        if change > 0:
+            assert self.pods[before].is_ready
+            assert before in self.registered
+        else:
+            self.held[before - 1] = 2
+        self.size += change
 
     def _grow(self, name: str, size: str) -> None:
         ordinal = int(name.rpartition("-")[2])
@@ -307,6 +353,7 @@ class World:
 
     def _make_pod(self, ordinal: int, live: Document, revision: str) -> None:
         self.made_count += 1
+        self.retired.discard(ordinal)
         spec = live["spec"]["template"]["spec"]
         is_bad = spec["containers"][0]["image"] == BAD_IMAGE
         self.pods[ordinal] = Pod(
@@ -327,7 +374,8 @@ class World:
 
     def _count(self) -> int:
         asked = int(self.spec.get("brokers", 3))
-        return asked if self.founded is None else self.founded.broker_count
+        founded = asked if self.founded is None else self.founded.broker_count
+        return self.size or founded
 
     def _cluster_id(self) -> str | None:
         return next(filter(None, self.disks.values()), None)
@@ -353,6 +401,8 @@ class World:
             copies=min(COPIES, self._count()),
             version="0.1.0",
             metadata_leader=0,
+            registered=frozenset(self.registered),
+            sealed_held={each: count for each, count in self.held.items() if count},
             ranges=() if cluster_id is None else ranges_of(self._count(), self.in_sync(), serving),
             brokers=brokers,
         )

@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -19,6 +19,9 @@ from tailrace.local.ring import PORT_STRIDE
 
 SECRET = "a-secret-of-the-tests"  # visible characters, as a token has them
 ANSWER_S_MAX = 15.0
+# No bounds of the ring's: they end a test that hangs, and a busy machine reaches none of them.
+WHOLE_S_MAX = 180.0
+TEST_S_MAX = 900.0
 POLL_S = 0.02
 
 
@@ -36,42 +39,55 @@ class LocalRing:
     ) -> None:
         """`peer_host_of`: where a broker finds the others."""
         self.root = root
-        self.brokers = [
-            LocalBroker(
-                root / str(ordinal),
-                port=port + PORT_STRIDE * ordinal,
-                settings={
-                    "ordinal": ordinal,
-                    "peer_host": peer_host_of(ordinal),
-                    "port_stride": PORT_STRIDE,
-                    "ring_secret": SECRET,
-                    "log_level": "warning",
-                    **settings,
-                },
-                log_path=root / f"{ordinal}.log",
-            )
-            for ordinal in range(count)
-        ]
+        self._port = port
+        self._peer_host_of = peer_host_of
+        self._settings = settings
+        self.brokers = [self._broker(ordinal) for ordinal in range(count)]
         self.paused: set[int] = set()
+
+    def _broker(self, ordinal: int) -> LocalBroker:
+        return LocalBroker(
+            self.root / str(ordinal),
+            port=self._port + PORT_STRIDE * ordinal,
+            settings={
+                "ordinal": ordinal,
+                "peer_host": self._peer_host_of(ordinal),
+                "port_stride": PORT_STRIDE,
+                "ring_secret": SECRET,
+                "log_level": "warning",
+                **self._settings,
+            },
+            log_path=self.root / f"{ordinal}.log",
+        )
+
+    def start_next(self) -> int:
+        """One broker more, which is registered and serves, without a range; its ordinal."""
+        ordinal = len(self.brokers)
+        self.brokers.append(self._broker(ordinal))
+        self.brokers[ordinal].start()
+        self.wait_ready(ordinal)
+        return ordinal
 
     def start_all(self) -> None:
         """All processes; none is ready until the ring has been founded."""
         for broker in self.brokers:
             broker.start()
 
-    def found(self, *, at: int = 0, timeout_s: float = 20.0) -> None:
-        """As soon as broker `at` answers."""
-        body = {"brokers": len(self.brokers)}
+    def found(
+        self, brokers: int | None = None, *, at: int = 0, timeout_s: float = WHOLE_S_MAX
+    ) -> None:
+        """Of so many brokers, all unless given, as soon as broker `at` answers."""
+        body = {"brokers": len(self.brokers) if brokers is None else brokers}
         self.until(lambda: self.is_answered(at, "POST", "/v1/ring/found", body), timeout_s)
 
-    def wait_ready(self, *ordinals: int, timeout_s: float = 30.0) -> None:
+    def wait_ready(self, *ordinals: int, timeout_s: float = WHOLE_S_MAX) -> None:
         """Until these brokers serve; all by default."""
         for ordinal in ordinals or range(len(self.brokers)):
             self.until(partial(self.is_answered, ordinal, "GET", "/ready"), timeout_s)
 
     def wait_live(self, ordinal: int) -> None:
         """Until the process answers, whether it is in a ring or not."""
-        self.until(partial(self.is_answered, ordinal, "GET", "/live"), ANSWER_S_MAX)
+        self.until(partial(self.is_answered, ordinal, "GET", "/live"), WHOLE_S_MAX)
 
     def kill(self, ordinal: int) -> None:
         """SIGKILL."""
@@ -126,6 +142,34 @@ class LocalRing:
         found: dict[str, Any] = self.call(ordinal, "GET", "/v1/ring")
         return found
 
+    def ranges(self) -> list[dict[str, Any]]:
+        """The ranges as a majority knows them now; nothing when nobody can say."""
+        for ordinal, broker in enumerate(self.brokers):
+            if not broker.is_running() or ordinal in self.paused:
+                continue
+            with suppress(OSError, HTTPException):
+                found: list[dict[str, Any]] = self.call(
+                    ordinal, "GET", "/v1/ring?consistent=true", timeout_s=5
+                )["ranges"]
+                return found
+        return []
+
+    def is_whole(self) -> bool:
+        """Whether each range has a leader and all its replicas in sync, none of them a ghost."""
+        ranges = self.ranges()
+        return bool(ranges) and all(
+            each["state"] == "open"
+            and each["leader"] is not None
+            and {member["ordinal"] for member in each["isr"]} == set(each["replicas"])
+            and not any(member["ghost"] for member in each["isr"])
+            for each in ranges
+        )
+
+    def wait_whole(self) -> None:
+        """Until all brokers serve and each range has a full ISR."""
+        self.wait_ready()
+        self.until(self.is_whole, WHOLE_S_MAX)
+
     def metadata_leader(self) -> int:
         """As soon as somebody who can be asked knows one that is alive."""
         leaders: list[int] = []
@@ -142,7 +186,7 @@ class LocalRing:
                     return True
             return False
 
-        self.until(is_known, 60.0)
+        self.until(is_known, WHOLE_S_MAX)
         return leaders[0]
 
     def until(self, is_so: Callable[[], bool], timeout_s: float) -> None:
@@ -164,12 +208,17 @@ class LocalRing:
 
 
 @contextmanager
-def founded_ring(root: Path, *, port: int, count: int = 3, **settings: Any) -> Iterator[LocalRing]:
-    """A ring whose brokers serve; none of its processes outlives the block."""
+def founded_ring(
+    root: Path, *, port: int, count: int = 3, founders: int | None = None, **settings: Any
+) -> Iterator[LocalRing]:
+    """A ring whose brokers serve; none of its processes outlives the block.
+
+    `founders`: the first brokers, which it begins with; all unless given. The others wait to join.
+    """
     ring = LocalRing(root, port=port, count=count, **settings)
     try:
         ring.start_all()
-        ring.found()
+        ring.found(founders)
         ring.wait_ready()
         yield ring
     finally:

@@ -35,6 +35,11 @@ class Network:
             self._drop(source, target, listener, "ORIGINAL")
             self._drop(target, source, listener, "REPLY")
 
+    def cut_dialled(self, source: int, target: int, listeners: Sequence[int]) -> None:
+        """Drop what one broker sends on connections that it dials to the other, and no others."""
+        for listener in listeners:
+            self._drop(source, target, listener, "ORIGINAL")
+
     def heal(self) -> None:
         """Drop nothing any more."""
         _iptables("--flush", "INPUT")

@@ -4,14 +4,13 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_ring_port
 from tests.support.broker.history import History, Read, RecordPosition, violations
-from tests.support.ring.local_ring import LocalRing, founded_ring
+from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.ring_producers import (
     Producing,
     RingProducer,
@@ -22,7 +21,6 @@ from tests.support.ring.ring_readers import RingReader, reading
 from tests.support.ring.stored_replicas import assert_replicas_are_prefixes, bad_findings
 
 TOPIC = "replicated"
-WHOLE_S_MAX = 60.0  # on a busy machine
 READERS = 2
 REQUESTS_MAX = 150  # between two faults
 # The least that is allowed: segments roll during a test, and the journal's files are used again.
@@ -58,9 +56,12 @@ class ReplicatedRing:
         ]
         self._ports = ports
 
-    def create_topic(self) -> int:
-        """Return how many partitions it has. The kernel goes on: `written` loses nothing either."""
-        durability = self.random.choice(["fsync", "written"])
+    def create_topic(self, durability: str | None = None) -> int:
+        """Return how many partitions it has.
+
+        `durability` None: either, since `written` loses nothing while a kernel goes on.
+        """
+        durability = durability or self.random.choice(["fsync", "written"])
         print(f"durability {durability}")
         wanted = {"name": TOPIC, "durability": durability, "flushMs": 50}
         created: dict[str, int] = self.ring.call(0, "POST", "/v1/topics", wanted)
@@ -83,7 +84,7 @@ class ReplicatedRing:
         found: list[int] = []
 
         def is_known() -> bool:
-            found[:] = sorted({each["leader"] for each in self.ranges() if self.is_led(each)})
+            found[:] = sorted({each["leader"] for each in self.ring.ranges() if self.is_led(each)})
             return bool(found)
 
         self.ring.until(is_known, WHOLE_S_MAX)
@@ -95,36 +96,6 @@ class ReplicatedRing:
         if leader is None or leader in self.ring.paused:
             return False
         return self.ring.brokers[leader].is_running()
-
-    def ranges(self) -> list[dict[str, Any]]:
-        """Return the ranges as a majority knows them now; nothing when nobody can say."""
-        for ordinal, broker in enumerate(self.ring.brokers):
-            if not broker.is_running() or ordinal in self.ring.paused:
-                continue
-            try:
-                found: list[dict[str, Any]] = self.ring.call(
-                    ordinal, "GET", "/v1/ring?consistent=true", timeout_s=5
-                )["ranges"]
-            except (OSError, HTTPException):
-                continue
-            return found
-        return []
-
-    def is_whole(self) -> bool:
-        """Whether each range has a leader and all its replicas in sync, none of them a ghost."""
-        ranges = self.ranges()
-        return bool(ranges) and all(
-            each["state"] == "open"
-            and each["leader"] is not None
-            and {member["ordinal"] for member in each["isr"]} == set(each["replicas"])
-            and not any(member["ghost"] for member in each["isr"])
-            for each in ranges
-        )
-
-    def wait_whole(self) -> None:
-        """Wait until all brokers serve and each range has a full ISR."""
-        self.ring.wait_ready(timeout_s=WHOLE_S_MAX)
-        self.ring.until(self.is_whole, WHOLE_S_MAX)
 
     def ends(self) -> dict[int, tuple[int, int, int]]:
         """Return log start, high watermark and log end by partition, as their leaders know them."""
@@ -154,7 +125,9 @@ class ReplicatedRing:
 
 
 @contextmanager
-def replicated_ring(root: Path, seed: int, **settings: Any) -> Iterator[ReplicatedRing]:
+def replicated_ring(
+    root: Path, seed: int, *, durability: str | None = None, **settings: Any
+) -> Iterator[ReplicatedRing]:
     """Let producers write while the block lasts; then all is healed, read back and compared."""
     print(f"seed {seed}")
     with founded_ring(
@@ -166,16 +139,16 @@ def replicated_ring(root: Path, seed: int, **settings: Any) -> Iterator[Replicat
         **settings,
     ) as ring:
         subject = ReplicatedRing(ring, seed)
-        partition_count = subject.create_topic()
+        partition_count = subject.create_topic(durability)
         readers = subject.readers(partition_count)
         with reading(readers), producing(subject.producers) as subject.running:
             subject.wait_for_requests(100)
             yield subject
-            subject.wait_whole()
-        subject.wait_whole()
+            ring.wait_whole()
+        ring.wait_whole()
         ends = subject.wait_committed(partition_count)
         read = read_back(ring, ends)
-        subject.wait_whole()
+        ring.wait_whole()
         for broker in ring.brokers:
             broker.stop()
         check_history(subject.producers, read, ends)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from tailrace.protocol.requests import Answer
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
@@ -24,7 +24,7 @@ KEYS = [f"key-{index}" for index in range(24)]
 RETRIED = {421, 429, 500, 503, 504, 507}
 PAUSE_S = 0.02
 COPIES_MIN = 2  # that an acknowledged event has, of three
-ANSWER_S_MAX = 60.0  # on a busy machine, with all brokers down for a while
+ANSWER_S_MAX = 180.0  # on a busy machine, with all brokers down for a while
 
 
 class Progress:
@@ -49,6 +49,13 @@ class Progress:
             assert enough, f"{wanted - self._count} of {count} requests were not acknowledged"
 
 
+class Producer(Protocol):
+    """What sends requests until it is asked to stop."""
+
+    def run(self, progress: Progress) -> None:
+        """Until a stop is asked for."""
+
+
 @dataclass(slots=True)
 class RingProducer:
     """Sends events with ids of its own, in requests with sequences. One request at a time.
@@ -56,6 +63,7 @@ class RingProducer:
     `sizes`: how many events a request has is drawn from these.
     `wanders`: it asks any broker each time, not the one that took the key last.
     `answer_s_max`: it takes an answer for lost after this long, and asks another broker.
+    `copies_min`: as many copies an acknowledged event has.
     """
 
     name: str
@@ -65,10 +73,12 @@ class RingProducer:
     sizes: Sequence[int] = (1,)
     answer_s_max: float = 1.5
     wanders: bool = False
+    copies_min: int = COPIES_MIN
     sent_ids: set[str] = field(default_factory=set)
     acknowledged: list[Acknowledged] = field(default_factory=list)
     retries: dict[str, int] = field(default_factory=dict)  # by reason
     duplicate_count: int = 0
+    longest_s: float = 0.0  # until a request was stored
     _port_of: dict[str, int] = field(default_factory=dict)  # by key
     _connections: dict[int, Connection] = field(default_factory=dict)
 
@@ -97,7 +107,8 @@ class RingProducer:
             tailrace_producer_id=self.name,
             tailrace_sequence=sequence,
         )
-        deadline_s = monotonic() + ANSWER_S_MAX
+        began_s = monotonic()
+        deadline_s = began_s + ANSWER_S_MAX
         while True:
             port = self._port_of.get(key) or generator.choice(self.ports)
             answer = self._exchange(port, whole)
@@ -105,6 +116,7 @@ class RingProducer:
                 if not self.wanders:
                     self._port_of[key] = port
                 self._note(key, ids, document(answer))
+                self.longest_s = max(self.longest_s, monotonic() - began_s)
                 return
             why = "no answer" if answer is None else document(answer)["type"]
             self.retries[why] = self.retries.get(why, 0) + 1
@@ -136,7 +148,7 @@ class RingProducer:
 
     def _note(self, key: str, ids: Sequence[str], stored: dict[str, Any]) -> None:
         assert stored["count"] == len(ids)
-        assert stored["copies"] >= COPIES_MIN
+        assert stored["copies"] >= self.copies_min
         self.duplicate_count += stored.get("duplicate", False)
         for offset, event_id in enumerate(ids, start=stored["offset"]):
             position = RecordPosition(stored["partition"], offset)
@@ -152,7 +164,7 @@ def event_value(event_id: str) -> bytes:
 class Producing:
     """The threads of producers; what ends one of them fails the test."""
 
-    def __init__(self, producers: Sequence[RingProducer]) -> None:
+    def __init__(self, producers: Sequence[Producer]) -> None:
         self.progress = Progress()
         self._threads = [
             threading.Thread(target=each.run, args=(self.progress,), daemon=True)
@@ -169,7 +181,7 @@ class Producing:
 
 
 @contextmanager
-def producing(producers: Sequence[RingProducer]) -> Iterator[Producing]:
+def producing(producers: Sequence[Producer]) -> Iterator[Producing]:
     """They write while the block lasts."""
     running = Producing(producers)
     try:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tailrace.protocol.requests import Answer
 from tailrace.wire import NDJSON_CONTENT_TYPE
@@ -71,8 +72,14 @@ class RingReader:
         return offset
 
 
+class Reader(Protocol):
+    """Reads until a stop is asked for."""
+
+    def run(self, stop_asked: threading.Event) -> None: ...
+
+
 @contextmanager
-def reading(readers: Sequence[RingReader]) -> Iterator[None]:
+def reading(readers: Sequence[Reader]) -> Iterator[None]:
     """They read while the block lasts; what ends one of them fails the test."""
     stop_asked = threading.Event()
     threads = [threading.Thread(target=each.run, args=(stop_asked,)) for each in readers]

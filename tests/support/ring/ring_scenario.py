@@ -12,7 +12,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring import commands as ring_commands
-from tailrace_broker.core.ring import registrations
+from tailrace_broker.core.ring import copies, registrations
 from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import initial_state
 from tailrace_broker.core.ring.topics import open_ranges, topic_of
@@ -23,10 +23,13 @@ from tailrace_broker.model.commands import (
     BeginStep,
     ChangeIsr,
     Command,
+    Completed,
     CreateTopic,
     DeleteTopic,
+    DropCopy,
     Fence,
     Lead,
+    Lost,
     PurgeTopics,
     Register,
     RestoreTopic,
@@ -43,6 +46,7 @@ from tailrace_broker.model.ring_state import (
     Start,
 )
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
+from tests.support.ring.resliced_topics import happen_to_slices
 
 ORDINALS = range(6)
 NAMES = ("orders", "flights", "__groups")
@@ -64,6 +68,7 @@ class Scenario:
     """One ring; `happen` goes on with it, and checks what it has become."""
 
     chance: Random
+    is_slicing: bool = False  # topics get other numbers of partitions
     state: RingState = field(init=False)
     disks: dict[int, Disk] = field(init=False)
     sent: list[Stamped] = field(default_factory=list)  # ever
@@ -79,8 +84,13 @@ class Scenario:
     leaders: dict[tuple[int, int], Replica] = field(default_factory=dict)
     seen: dict[tuple[UUID, int], Partition] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
+    copying: Random = field(init=False)
+    slicing: Random = field(init=False)
+    late_copies: list[Stamped] = field(default_factory=list)  # ever said of copies
 
     def __post_init__(self) -> None:
+        first, second, *_ = self.chance.getstate()[1]
+        self.copying, self.slicing = Random(first), Random(second)
         self.disks = {ordinal: self._new_disk(ordinal) for ordinal in ORDINALS}
         count, factor = self.chance.randint(1, 4), self.chance.randint(1, 3)
         founders = [
@@ -112,6 +122,9 @@ class Scenario:
         )
         chosen = self.chance.choices(actions, [weight for _, weight in actions])
         chosen[0][0]()
+        self._happen_to_copies()
+        if self.is_slicing:
+            happen_to_slices(self, self.slicing)
 
     def _arrive(self) -> None:
         if self.waiting:
@@ -178,9 +191,11 @@ class Scenario:
             if topic.id in self.written_since.get(ordinal, ())
             for slices in topic.slices
         }
-        for range_ in open_ranges(self.state):
+        for range_ in self.state.ranges.values():
             if loss == "disk":
                 self.whole[range_.id].discard(ordinal)
+            elif range_.is_sealed:
+                continue  # it was on the disk before it was sealed, or before it was whole
             elif loss == "power" and len(range_.isr) > 1:
                 self.lacking.setdefault((range_.id, ordinal), set()).update(
                     topic_id for range_id, topic_id in written if range_id == range_.id
@@ -289,6 +304,61 @@ class Scenario:
             )
         )
 
+    # --- copies of sealed ranges ---
+
+    def _happen_to_copies(self) -> None:
+        """Sometimes something; drawn apart, so that the rest of a scenario stays the same."""
+        kind = self.copying.random()
+        if kind < 0.08:
+            self._copy_sealed()
+        elif kind < 0.12:
+            self._drop_copy()
+        elif kind < 0.15:
+            self._find_damage()
+        elif kind < 0.2 and self.late_copies:
+            self.apply_command(self.copying.choice(self.late_copies))
+
+    def _copy_sealed(self) -> None:
+        """A broker has copied a range from another that has it whole, and says so."""
+        wanted = [
+            (held, ordinal)
+            for ordinal in filter(self._is_registered, ORDINALS)
+            for held in copies.copies_to_make(self.state, ordinal)
+            if any(self._is_registered(each) for each in held.complete)
+        ]
+        if wanted:
+            held, ordinal = self.copying.choice(wanted)
+            self.whole[held.id].add(ordinal)
+            losses = held.losses.get(ordinal, 0)
+            self._say(Completed(held.id, ordinal, self._number(ordinal), losses))
+
+    def _drop_copy(self) -> None:
+        sealed = [each for each in self.state.ranges.values() if each.is_sealed]
+        due = list(copies.copies_to_drop(self.state))
+        if due and self.copying.random() < 0.7:
+            self._say(self.copying.choice(due))
+        elif sealed:  # whatever it is good for
+            held = self.copying.choice(sealed)
+            self._say(DropCopy(held.id, self.copying.choice(ORDINALS)))
+
+    def _find_damage(self) -> None:
+        """In a copy of a sealed range: whoever finds it says so before anything else."""
+        sealed = [each for each in self.state.ranges.values() if each.is_sealed]
+        if sealed:
+            held, ordinal = self.copying.choice(sealed), self.copying.choice(ORDINALS)
+            losses = held.losses.get(ordinal, 0)
+            if self._is_registered(ordinal):
+                self._say(Lost(held.id, ordinal, self._number(ordinal), losses), is_late=False)
+
+    def _say(self, command: Command, *, is_late: bool | None = None) -> None:
+        """It arrives now, or later, and perhaps again."""
+        stamped = Stamped(self.copying.getrandbits(63), command)
+        if is_late is None:
+            self.late_copies.append(stamped)
+            is_late = self.copying.random() < 0.4
+        if not is_late:
+            self.apply_command(stamped)
+
     # --- commands ---
 
     def _send(self, command: Command, *, is_late: bool = False) -> None:
@@ -335,6 +405,10 @@ class Scenario:
         if isinstance(command, AcceptLoss) and not refused:
             self.whole[command.range_id] = set()
             self._catch_up(command.range_id, command.ordinal)
+        if isinstance(command, Lost) and not refused:
+            self.whole[command.range_id].discard(command.ordinal)
+        if isinstance(command, DropCopy) and not refused:
+            self._check_dropped(command)
         if isinstance(command, PurgeTopics):
             for lacking in self.lacking.values():
                 lacking -= before.deleted.keys() & {*command.topic_ids}
@@ -380,9 +454,20 @@ class Scenario:
                 if not member.is_ghost and self._runs(member):
                     has_all = self._has_all(range_.id, member.ordinal)
                     assert has_all, f"{member} lacks events: {range_}"
+        for range_ in self.state.ranges.values():
+            for ordinal in range_.complete:
+                if self._is_registered(ordinal):
+                    assert ordinal in self.whole[range_.id], f"{ordinal} lacks events: {range_}"
         for topic in self.state.topics.values():
             if before.topics.get(topic.name) is not topic:
                 self._check_partitions(topic_of(self.state, topic))
+
+    def _check_dropped(self, command: DropCopy) -> None:
+        """Invariant 11: as many brokers of the ring as hold a new range have it."""
+        held = self.state.ranges[command.range_id]
+        inside = [each for each in held.complete if each < self.state.broker_count]
+        assert len(inside) >= self.state.copies, f"{command}: {held}"
+        assert command.ordinal not in held.replicas, held
 
     def _check_range(self, old: RangeState | None, now: RangeState) -> None:
         if now.leader is not None and (old is None or old.leader != now.leader):
@@ -465,9 +550,9 @@ class Scenario:
         return UUID(int=self.chance.getrandbits(128), version=4)
 
 
-def run_scenario(seed: int, step_count: int = 400) -> Scenario:
+def run_scenario(seed: int, step_count: int = 400, *, is_slicing: bool = False) -> Scenario:
     """A scenario of a ring; the same with the same seed."""
-    scenario = Scenario(Random(seed))
+    scenario = Scenario(Random(seed), is_slicing)
     for _ in range(step_count):
         scenario.happen()
     return scenario

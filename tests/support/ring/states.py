@@ -6,13 +6,15 @@ from uuid import UUID
 
 from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import apply_command, initial_state
-from tailrace_broker.core.ring.topics import slices_in
+from tailrace_broker.core.ring.reslicing import ranges_to_slice
+from tailrace_broker.core.ring.topics import slices_in, topic_of
 from tailrace_broker.model.commands import (
     BeginStep,
     Command,
     CreateTopic,
     Lead,
     Register,
+    Reslice,
     Sealed,
     Stamped,
 )
@@ -23,7 +25,7 @@ from tailrace_broker.model.ring_state import (
     RingState,
     Start,
 )
-from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.model.topic import Partition, TopicSettings
 
 CLUSTER_ID = UUID(int=7)
 _ids = count(1)
@@ -66,6 +68,11 @@ def with_topic(
         partitions_per_range=partitions, durability="written" if written else "fsync"
     )
     return done(state, CreateTopic(name, UUID(bytes=name.encode().ljust(16)[:16]), settings))
+
+
+def partitions(state: RingState, name: str = "orders") -> dict[int, Partition]:
+    """Of a topic, by id; those that are gone are not among them."""
+    return {each.partition: each for each in topic_of(state, state.topics[name]).partitions}
 
 
 def done(state: RingState, *commands: Command) -> RingState:
@@ -142,4 +149,14 @@ def stepped(state: RingState, kind: str = "grow") -> RingState:
     for range_id in state.step.parents:
         state = done(state, sealed(state, range_id, 100 * (range_id + 1)))
     assert state.step is None
+    return state
+
+
+def resliced(state: RingState) -> RingState:
+    """The ring after all steps that a topic's partitions per range are waiting for."""
+    for range_id in sorted(
+        {each for topic in state.topics.values() for each in ranges_to_slice(topic)}
+    ):
+        state = done(state, Reslice(range_id))
+        state = done(state, sealed(state, range_id, 100 * (range_id + 1)))
     return state

@@ -17,7 +17,7 @@ from tailrace_broker.model.append_outcome import (
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.range_role import RangeRole
 from tests.support.storage.batches import Event, body_of, place_of
-from tests.support.storage.storage import Engine, LogFiles, open_engine_on
+from tests.support.storage.storage import Engine, LogFiles, leads_surely, open_engine_on
 
 P = ParamSpec("P")
 
@@ -86,7 +86,7 @@ class Follower:
 
 def follow(files: LogFiles, **options: Any) -> AbstractAsyncContextManager[Engine]:
     """Partitions of which this process is a follower; keywords as for `open_engine_on`."""
-    role = RangeRole(None, commits_alone=False, on_given_up=lambda epoch: None)
+    role = RangeRole(None, commits_alone=False, on_given_up=lambda epoch: None, prove=leads_surely)
     return open_engine_on(files, role=role, **options)
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,21 +18,33 @@ def mounted_disk(mount: Path, size_bytes: int) -> Iterator[Path]:
     """Mount a new ext4 at a new directory while the block lasts; skip where that cannot be."""
     if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
         pytest.skip("only root mounts a file system, and mkfs.ext4 makes it")
-    image = mount.with_name(f"{mount.name}.image")
+    image = _image_of(mount)
     with image.open("wb") as file:
         file.truncate(size_bytes)
     mount.mkdir()
     subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(image)], check=True)
-    mounted = subprocess.run(
-        ["mount", "-o", "loop", str(image), str(mount)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no loop mount here: {mounted.stderr.decode().strip()}")
+    if refused := _mount(mount):
+        pytest.skip(f"no loop mount here: {refused}")
     try:
         yield mount
     finally:
         subprocess.run(["umount", str(mount)], check=True)
         image.unlink()
+
+
+@contextmanager
+def mounted_disks(root: Path, count: int, size_bytes: int) -> Iterator[None]:
+    """Mount one each at `root/0`, `root/1` and so on, as brokers of a ring have them."""
+    with ExitStack() as stack:
+        for ordinal in range(count):
+            stack.enter_context(mounted_disk(root / str(ordinal), size_bytes))
+        yield
+
+
+def remount(mount: Path) -> None:
+    """Unmount what nobody uses, and mount it again."""
+    subprocess.run(["umount", str(mount)], check=True)
+    assert not (refused := _mount(mount)), refused
 
 
 @contextmanager
@@ -58,6 +70,17 @@ def fill_up(path: Path, left_bytes: int = 0) -> None:
         assert error.errno == errno.ENOSPC  # noqa: PT017  metadata took the last block
     finally:
         os.close(fd)
+
+
+def _image_of(mount: Path) -> Path:
+    return mount.with_name(f"{mount.name}.image")
+
+
+def _mount(mount: Path) -> str:
+    """Return what is wrong; nothing when it is mounted."""
+    command = ["mount", "-o", "loop", str(_image_of(mount)), str(mount)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr.strip() if done.returncode else ""
 
 
 def _free_bytes(path: Path) -> int:

@@ -39,6 +39,7 @@ from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.files.kernel_aio import KernelAio
 from tailrace_broker.storage.inspection.logs import NotedRepairs
+from tailrace_broker.storage.journal.cuts import write_cuts
 from tailrace_broker.storage.journal.file import JOURNAL_FILES, JournalFile, journal_paths
 from tailrace_broker.storage.journal.recovery import recover_journal
 from tailrace_broker.storage.log.batch_cache import BatchCache
@@ -62,7 +63,7 @@ DISK_CALLS = (
     *("open", "preadv", "pwritev", "ftruncate", "fsync", "fdatasync", "replace", "rename"),
     "unlink",
 )
-WAIT_S = 5.0
+WAIT_S = 15.0  # on a busy machine
 # The ring's files are this small, so that tests need not wait for them to be zero-written.
 JOURNAL_FILE_BYTES = 256 * 1024
 SYNCED = TopicSettings(partitions_per_range=1)
@@ -399,6 +400,11 @@ class Engine:
     role: RangeRole
 
 
+async def leads_surely() -> bool:
+    """Nobody else could."""
+    return True
+
+
 @asynccontextmanager
 async def open_engine_on(
     files: LogFiles,
@@ -411,12 +417,14 @@ async def open_engine_on(
     counters: Counters | None = None,
     sealed_end: int | None = None,
     uses_kernel_aio: bool = False,
+    headers_prove: bool = True,
     is_killed: bool = False,
     role: RangeRole | None = None,
 ) -> AsyncIterator[Engine]:
     """Recovered partitions with I/O threads of their own; closed when the block ends.
 
-    `is_killed`: not closed, as by SIGKILL. `uses_kernel_aio`: a `FaultyDisk` does not see it.
+    `headers_prove`: as in `LogEvidence`. `is_killed`: not closed, as by SIGKILL.
+    `uses_kernel_aio`: a `FaultyDisk` does not see it.
     """
     bugs: list[BaseException] = []
     io = IoThreads(2, bugs.append)
@@ -444,7 +452,7 @@ async def open_engine_on(
             assert role is not None
             role.change(files.epoch)
 
-        role = role or RangeRole(files.epoch, on_given_up=lead_in_next_epoch)
+        role = role or RangeRole(files.epoch, on_given_up=lead_in_next_epoch, prove=leads_surely)
         logs = []
         for partition in partitions:
             place = files.place_of(partition)
@@ -456,7 +464,9 @@ async def open_engine_on(
                 is_direct=files.is_direct,
                 journaled=replayed.batches(TOPIC_ID, partition),
                 damaged=replayed.damaged(TOPIC_ID, partition),
+                headers_prove=headers_prove,
             )
+            replayed.note_opened(place, recovered)
             log = PartitionLog(
                 place,
                 recovered.segments,
@@ -471,6 +481,7 @@ async def open_engine_on(
             )
             resources.quarantine.recovered(log, recovered.damages, recovered.losses)
             logs.append(log)
+        await write_cuts(resources.journal, replayed.cuts)
         yield Engine(resources, replayed, logs, sealed, role)
         if not is_killed:
             for log in logs:

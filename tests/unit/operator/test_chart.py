@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import generate_latest
 
 from tailrace_operator.api.spec import parse_cluster_spec, parse_topic_spec
+from tailrace_operator.app.metrics import Metrics
 from tailrace_operator.app.settings import Settings
 from tailrace_operator.kube.served import LEASE_NAME
+from tailrace_operator.plan.names import BROKER_PORTS, selector_labels
+from tests.support.broker.metrics import families_of, page_families
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm/tailrace"
@@ -23,6 +27,14 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 QUICKSTART = ROOT / "examples/quickstart.yaml"
 EXAMPLES = sorted((ROOT / "examples/kubernetes").glob("*.yaml"))
+README = (CHART / "README.md").read_text()
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
+RULES = (CHART / "files/rules.yaml").read_text()
+DASHBOARD = (CHART / "files/dashboard.json").read_text()
+MONITORING = (
+    "metrics.serviceMonitor.enabled=true,metrics.podMonitor.enabled=true,"
+    "metrics.rules.enabled=true,metrics.dashboard.enabled=true,metrics.labels.release=prometheus"
+)
 PARSERS = {"StreamCluster": parse_cluster_spec, "Topic": parse_topic_spec}
 
 
@@ -129,6 +141,91 @@ def is_of_leases(rule: dict[str, Any]) -> bool:
     return "leases" in rule["resources"]
 
 
+def values_rows() -> list[str]:
+    """Return the rows that helm-docs makes of comments of values.yaml from `# --` on."""
+    rows = []
+    path: list[str] = []
+    said: list[str] = []
+    for line in (CHART / "values.yaml").read_text().splitlines():
+        text = line.strip()
+        if text.startswith("#"):
+            said = [text.removeprefix("# -- ")] if text.startswith("# --") else [*said, text[2:]]
+        elif match_ := re.match(r"( *)([\w]+):", line):
+            path = [*path[: len(match_[1]) // 2], match_[2]]
+            if said:
+                rows.append(_row(path, " ".join(said)))
+            said = []
+    return sorted(rows)
+
+
+def _row(path: list[str], said: str) -> str:
+    value: Any = VALUES
+    for name in path:
+        value = value[name]
+    kind = {bool: "bool", str: "string", list: "list", dict: "object"}[type(value)]
+    default = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return f"| {'.'.join(path)} | {kind} | `{default}` | {said} |"
+
+
+def test_the_readme_has_the_values_as_helm_docs_writes_them() -> None:
+    table = [line for line in README.splitlines() if line.startswith("| ")][1:]
+
+    assert sorted(table) == values_rows()
+    assert "Name the namespaces" in README.partition("## Values")[0]
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_there_are() -> None:
+    of_operator = families_of(generate_latest(Metrics().registry).decode())
+    known = {**page_families((ROOT / "docs/metrics.md").read_text()), **of_operator}
+    names = {
+        f"{name}{suffix}"
+        for name, (kind, _) in known.items()
+        for suffix in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))
+    }
+
+    for text in (RULES, DASHBOARD):
+        asked = set(re.findall(r"\b(?:tailrace|process)_\w+", text))
+        assert len(asked) > 10
+        assert asked <= names
+
+
+def test_each_alert_is_explained_and_links_to_a_section() -> None:
+    groups = yaml.safe_load(RULES)["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    headings = re.findall(r"^##+ (.+)$", OPERATIONS, re.MULTILINE)
+    anchors = {re.sub(r"[^a-z ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+    assert {rule["alert"] for rule in rules} == set(
+        re.findall(r"^\| `(Tailrace\w+)` \|", OPERATIONS, re.MULTILINE)
+    )
+    for rule in rules:
+        assert rule["annotations"]["runbook_url"].removeprefix("RUNBOOK#") in anchors, rule["alert"]
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+
+
+@pytest.mark.timeout(60)
+def test_prometheus_can_read_the_alerts() -> None:
+    if not (promtool := shutil.which("promtool")):
+        pytest.skip("needs promtool on the PATH")
+    command = [promtool, "check", "rules", str(CHART / "files/rules.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_two_panels_of_the_dashboard_are_at_one_place() -> None:
+    panels = json.loads(DASHBOARD)["panels"]
+    taken = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in panels
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    ]
+
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len(set(taken)) == len(taken)
+
+
 # --- Helm -----------------------------------------------------------------------------------------
 
 
@@ -195,6 +292,85 @@ def test_it_has_rights_in_the_whole_cluster_or_in_the_namespaces_that_are_named(
 
 
 @pytest.mark.timeout(60)
+def test_a_digest_says_what_is_pulled_whatever_the_tag() -> None:
+    digest = f"sha256:{'0a' * 32}"
+    pod = only(
+        rendered("--set", f"image.digest={digest},brokerImage.digest={digest}"), "Deployment"
+    )
+    (container,) = pod["spec"]["template"]["spec"]["containers"]
+
+    assert container["image"] == f"tailrace/operator:{VERSION}@{digest}"
+    assert container["env"][0]["value"] == f"tailrace/broker:{VERSION}@{digest}"
+
+
+@pytest.mark.timeout(60)
+def test_a_service_account_that_exists_gets_the_roles() -> None:
+    documents = rendered(
+        "--set", "serviceAccount.create=false,serviceAccount.name=mine,watchNamespaces={a}"
+    )
+    subjects = [one["name"] for each in documents for one in each.get("subjects", ())]
+
+    assert "ServiceAccount" not in [each["kind"] for each in documents]
+    assert set(subjects) == {"mine"}
+    assert only(documents, "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "mine"
+
+
+@pytest.mark.timeout(60)
+def test_the_operators_pod_is_placed_and_may_have_a_user_of_the_namespaces_range() -> None:
+    spread = [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]
+    documents = rendered(
+        "--set", "podSecurityContext.runAsUser=null,podSecurityContext.runAsGroup=null",
+        "--set-json", f"topologySpreadConstraints={json.dumps(spread)}",
+        "--set-json", 'affinity={"nodeAffinity":{}}',
+    )  # fmt: skip
+    pod = only(documents, "Deployment")["spec"]["template"]["spec"]
+
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert (pod["topologySpreadConstraints"], pod["affinity"]) == (spread, {"nodeAffinity": {}})
+
+
+@pytest.mark.timeout(60)
+def test_monitoring_is_made_when_it_is_asked_for() -> None:
+    documents = rendered("--set", MONITORING, "--set", "metrics.rules.runbookUrl=https://a/b.md")
+    operator = only(documents, "Deployment")["spec"]["template"]
+    service, monitor = only(documents, "Service"), only(documents, "ServiceMonitor")
+    brokers = only(documents, "PodMonitor")["spec"]
+    rules = only(documents, "PrometheusRule")
+
+    (port,) = service["spec"]["ports"]
+    ports = [each["name"] for each in operator["spec"]["containers"][0]["ports"]]
+    assert port["targetPort"] in ports
+    assert service["spec"]["selector"].items() <= operator["metadata"]["labels"].items()
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    )
+    assert monitor["spec"]["endpoints"][0]["port"] == port["name"]
+    assert brokers["namespaceSelector"] == {"any": True}
+    assert brokers["selector"]["matchLabels"].items() <= selector_labels("events").items()
+    assert brokers["podMetricsEndpoints"][0]["port"] in BROKER_PORTS
+    assert [each["metadata"]["labels"]["release"] for each in (monitor, rules)] == [
+        "prometheus"
+    ] * 2
+    assert "RUNBOOK" not in json.dumps(rules)
+    assert "https://a/b.md#alerts" in json.dumps(rules)
+    dashboard = only(documents, "ConfigMap")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(dashboard["data"]["tailrace.json"]) == json.loads(DASHBOARD)
+
+
+@pytest.mark.timeout(60)
+def test_only_a_service_of_monitoring_is_made_unasked() -> None:
+    named = rendered("--set", f"{MONITORING},watchNamespaces={{a}}")
+    monitoring = ("Service", "ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap")
+
+    assert [each["kind"] for each in rendered() if each["kind"] in monitoring] == ["Service"]
+    assert only(named, "PodMonitor")["spec"]["namespaceSelector"] == {"matchNames": ["a"]}
+
+
+@pytest.mark.timeout(60)
 def test_a_first_cluster_is_made_after_its_kind_is_known_and_stays() -> None:
     asked = ["--set", "cluster.enabled=true,cluster.spec.brokers=1"]
     first = only(rendered(*asked), "StreamCluster")
@@ -239,6 +415,8 @@ def test_without_crds_and_roles_of_users_there_are_none() -> None:
         "logLevel=trace",
         "cluster.name=1st",
         "crds.install=x",
+        "brokerImage.digest=sha256:1",
+        "metrics.interval=often",
     ],
 )
 def test_a_bad_value_is_refused_by_its_name(value: str) -> None:

@@ -175,7 +175,9 @@ def test_a_list_that_kubernetes_keys_is_a_set() -> None:
         "imagePullSecrets": "set",
         "settings.allowedOrigins": "atomic",
         "zones": "atomic",
+        "pod.env": "map",
         "pod.tolerations": "atomic",
+        "pod.topologySpreadConstraints": "atomic",
     }
 
 

@@ -8,8 +8,10 @@ A leader that is not heard any more may have stored what it was sent. What has n
 answered so, and never repeated.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from tailrace_broker.codec.batch import BatchBody
@@ -30,6 +32,8 @@ BACKOFF_MS_MAX = 320
 # How long a broker that leads no more may take to answer what it was sent.
 DEPOSED_MS = 1000
 NEVER_MS = 1 << 62
+# What was moved from a partition's parents comes first in its order.
+_MOVED_MAX = 1 << 32
 
 
 class EventContents(NamedTuple):
@@ -79,6 +83,12 @@ def is_refusal(error: TailraceError) -> bool:
     return isinstance(error, NotLeaderError | NoLeaderError | NotReadyError)
 
 
+def is_sealed(error: TailraceError) -> bool:
+    """The partition takes no more, and nothing was attempted: the events go on in its children."""
+    sealed = isinstance(error, NotLeaderError) and "children" in error.members
+    return sealed and not error.write_attempted
+
+
 def is_role_end(error: TailraceError) -> bool:
     """The leader wrote when its epoch ended: whether it is stored the next leader knows."""
     return error.write_attempted and isinstance(error, NotLeaderError | NoLeaderError)
@@ -88,8 +98,8 @@ class PartitionQueue:
     """`key`: the partition's. `turn` grows whenever what waits is begun again."""
 
     __slots__ = (
-        "_backoff_ms", "_count", "_give_up_at_ms", "_returned", "_sent", "_target", "_turns",
-        "_waiting", "key", "resume_at_ms", "turn",
+        "_backoff_ms", "_count", "_give_up_at_ms", "_moved_count", "_returned", "_sent",
+        "_target", "_turns", "_waiting", "key", "resume_at_ms", "turn",
     )  # fmt: skip
 
     def __init__(self, key: LogKey, turns: Iterator[int]) -> None:
@@ -104,7 +114,7 @@ class PartitionQueue:
         self._target: int | None = None
         self._give_up_at_ms: int | None = None
         self._backoff_ms = BACKOFF_MS_MIN
-        self._count = 0
+        self._count = self._moved_count = 0
 
     def __len__(self) -> int:
         """How many are not answered."""
@@ -115,11 +125,31 @@ class PartitionQueue:
         """Something is to be sent, or sent again."""
         return bool(self._waiting or self._returned)
 
+    @property
+    def has_sent(self) -> bool:
+        """Of something it is not known whether it is to be sent again."""
+        return bool(self._sent)
+
     def add(self, append: WaitingAppend) -> None:
         """Behind all others."""
         self._count += 1
-        append.order = self._count
+        append.order = _MOVED_MAX + self._count
         self._waiting.append(append)
+
+    def add_moved(self, append: WaitingAppend) -> None:
+        """What came to a parent of the partition: before all that came to itself, in order.
+
+        All that a leader held for a step comes in one turn: thousands.
+        """
+        self._moved_count += 1
+        append.order = self._moved_count
+        place = bisect_left(self._waiting, _MOVED_MAX, key=attrgetter("order"))
+        self._waiting.insert(place, append)
+
+    def seal(self, now_ms: int) -> None:
+        """Nobody leads the partition any more: wait for answers that are on their way."""
+        if self._sent and self._give_up_at_ms is None:
+            self._give_up_at_ms = now_ms + DEPOSED_MS
 
     def next(self, leader: int | None, now_ms: int) -> WaitingAppend | None:
         """Return what is to be sent to the leader now; `sent` follows, or nothing."""
@@ -149,7 +179,7 @@ class PartitionQueue:
         append = self._sent.pop(number, None)
         if append is None:
             return None
-        if is_refusal(error):
+        if is_refusal(error) or is_sealed(error):
             self._return(append, error)
             self.resume_at_ms = now_ms + self._backoff_ms
             if not self._sent:
@@ -185,7 +215,7 @@ class PartitionQueue:
         return given_up
 
     def take_waiting(self) -> list[WaitingAppend]:
-        """Return what is not sent: its topic is gone."""
+        """Return what is not sent: its topic is gone, or its partition is sealed."""
         taken = sorted([*self._returned, *self._waiting], key=lambda each: each.order)
         self._returned = []
         self._waiting.clear()

@@ -17,7 +17,7 @@ Changes that must survive a restart are group events (`model.group`): a method d
 `uncommitted` says by how much.
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, NamedTuple, assert_never
@@ -25,10 +25,12 @@ from uuid import UUID
 
 from tailrace_broker.core.groups.assignment import assign
 from tailrace_broker.core.groups.kind import check_consumer_group, check_reader_group
+from tailrace_broker.core.groups.member import Delivery, Member
+from tailrace_broker.core.groups.offsets import by_topic, partitions_in, partitions_of
 from tailrace_broker.core.groups.registration import check_same
 from tailrace_broker.core.groups.state import is_done, readable
+from tailrace_broker.core.groups.unknown import not_registered
 from tailrace_broker.model.errors import (
-    ConsumerNotRegisteredError,
     GroupNotIdleError,
     StaleAssignmentError,
     StaleDeliveryError,
@@ -74,31 +76,6 @@ class Assigned(NamedTuple):
     topic: Topic
     partition: Partition
     tp: TopicPartition
-
-
-@dataclass(slots=True)
-class Delivery:
-    """What a consumer got and has not confirmed: [start, end) by partition."""
-
-    number: int
-    ranges: dict[TopicPartition, tuple[int, int]]
-
-
-@dataclass(slots=True)
-class Member:
-    """A registered consumer. `poll_number`: of its last poll, which replaces those before."""
-
-    subscription: Subscription
-    joined_epoch: int
-    seen_us: int
-    poll_number: int
-    confirmed: int = 0
-    delivery: Delivery | None = None
-
-    @property
-    def expires_us(self) -> int:
-        """Return when the member is removed unless it makes a request before."""
-        return self.seen_us + self.subscription.session_ms * 1000
 
 
 @dataclass(slots=True)
@@ -151,14 +128,14 @@ class Group:
             return None
         starts: dict[TopicPartition, int] = {}
         for topic in [topics[name] for name in wanted.topics if name in topics]:
-            tps = _partitions_in(topic)
-            if self.positions.keys().isdisjoint(tps):
+            tps = partitions_in(topic)
+            if not any(tp.topic_id == topic.topic_id for tp in self.positions):
                 for tp, partition in zip(tps, topic.partitions, strict=True):
-                    first, end = partition.first_offset, partition.sealed_end
+                    first, end = partition.known_start, partition.sealed_end
                     log_start, high_watermark = logs.get(tp, (first, end or first))
                     is_latest = wanted.on_new_group == "startFromLatest"
                     starts[tp] = high_watermark if is_latest else log_start
-        return Joined(wanted, self.epoch + 1, _by_topic(starts))
+        return Joined(wanted, self.epoch + 1, by_topic(starts))
 
     def leave(self, consumer_id: str, reason: Literal["goodbye", "expired"]) -> Left:
         """Return the event that removes a consumer. ConsumerNotRegisteredError."""
@@ -211,7 +188,7 @@ class Group:
         return [
             FetchRange(topic, partition, tp, *ranges[tp])
             for topic in topics.values()
-            for tp, partition in zip(_partitions_in(topic), topic.partitions, strict=True)
+            for tp, partition in zip(partitions_in(topic), topic.partitions, strict=True)
             if tp in ranges
         ]
 
@@ -256,10 +233,12 @@ class Group:
         if delivery is not None and confirmation.delivery in (None, delivery.number):
             self._confirm(member, delivery)
         elif confirmation.delivery not in (None, 0, member.confirmed):
+            named = confirmation.delivery or 0
             raise StaleDeliveryError(
-                f"delivery {confirmation.delivery} is not the last one of consumer "
-                f'"{consumer_id}"; nothing was committed: poll, and its records come again',
-                delivery=confirmation.delivery or 0,
+                f'delivery {named} is not the last one of consumer "{consumer_id}"; nothing was '
+                "committed: poll, and its records come again",
+                delivery=named,
+                coordinatorChanged=named >> _TERM_SHIFT < self.term,
             )
 
     # --- what the coordinator sees ---
@@ -277,12 +256,25 @@ class Group:
         position = self.positions.get(tp, log_start)
         self._move(tp, fitting(position))
         self.lost += max(0, fitting(position) - position)
-        member = self.members.get(self._holders.get(tp, ""))
-        delivery = member.delivery if member is not None else None
-        if member is not None and delivery is not None:
-            start, end = delivery.ranges[tp]
-            fitted = {tp: (fitting(start), fitting(end))}
-            self._narrow(member, delivery, delivery.ranges | fitted)
+        self._narrow_at(tp, lambda start, end: (fitting(start), fitting(end)))
+
+    def pass_over(self, tp: TopicPartition, lost: range) -> bool:
+        """Move over records that are lost for good, which somebody has accepted.
+
+        They are counted, as what retention has removed. A delivery that holds them ends before
+        them, and its rest comes later. Whether anything has changed.
+        """
+
+        def passing(start: int, end: int) -> tuple[int, int]:
+            if start in lost:
+                return lost.stop, max(lost.stop, end)
+            return start, lost.start if start < lost.start < end else end
+
+        position = self.positions.get(tp, lost.stop)
+        if position in lost:
+            self._move(tp, lost.stop)
+            self.lost += lost.stop - position
+        return self._narrow_at(tp, passing) or position in lost
 
     def expired(self, now_us: int) -> list[str]:
         """Consumers that were not seen for too long."""
@@ -298,7 +290,9 @@ class Group:
         To be called when all events of a start are applied, after each later event, and when a
         topic of the consumers has changed, come or gone.
         """
-        self._forget_topics_but({topic.topic_id for topic in topics.values()})
+        by_id = {topic.topic_id: topic for topic in topics.values()}
+        self._leave_gone(by_id)
+        self._forget_all_but(by_id)
         tps = {
             name: [
                 TopicPartition(topic.topic_id, partition.partition)
@@ -313,7 +307,7 @@ class Group:
         before, self.owners = self.owners, assign(tps, subscriptions, self.owners)
         self._assigned = {name: [] for name in self.members}
         for topic in topics.values():
-            for tp, partition in zip(_partitions_in(topic), topic.partitions, strict=True):
+            for tp, partition in zip(partitions_in(topic), topic.partitions, strict=True):
                 if tp not in self.positions:
                     self._move(tp, partition.first_offset)
                 if tp in self.owners:
@@ -332,20 +326,20 @@ class Group:
         moved = {tp: self.positions[tp] for tp in self._ahead}
         if not moved and self.lost == self._stored_lost:
             return None
-        return Committed(_by_topic(moved), self.lost)
+        return Committed(by_topic(moved), self.lost)
 
     def reset(self, offsets: Mapping[TopicPartition, int]) -> Moved:
         """Return the event that moves the group there. GroupNotIdleError, GroupKindError."""
         check_consumer_group(self.name, self.source)
         self._begin_move()
-        return Moved(_by_topic(offsets))
+        return Moved(by_topic(offsets))
 
     def publish(self, source: str, offsets: Mapping[TopicPartition, int]) -> Published:
         """Return the event of a reader's offsets. GroupNotIdleError, GroupKindError."""
         self.check_idle()
         check_reader_group(self.name, self.source, has_positions=bool(self.positions))
         self._begin_move()
-        return Published(source, _by_topic(offsets))
+        return Published(source, by_topic(offsets))
 
     def delete(self) -> Deleted:
         """Return the event that deletes the group. GroupNotIdleError."""
@@ -358,7 +352,7 @@ class Group:
         return GroupSnapshot(
             self.epoch,
             tuple((member.subscription, member.joined_epoch) for member in self.members.values()),
-            _by_topic(kept),
+            by_topic(kept),
             self._stored_lost,
             self.source,
         )
@@ -477,6 +471,19 @@ class Group:
         if all(start == end for start, end in ranges.values()):
             self._end_delivery(member)
 
+    def _narrow_at(
+        self, tp: TopicPartition, fitting: Callable[[int, int], tuple[int, int]]
+    ) -> bool:
+        """Leave what is fitting of a delivery of this partition; whether it has changed."""
+        member = self.members.get(self._holders.get(tp, ""))
+        delivery = member.delivery if member is not None else None
+        if member is None or delivery is None:
+            return False
+        before = delivery.ranges[tp]
+        fitted = fitting(*before)
+        self._narrow(member, delivery, delivery.ranges | {tp: fitted})
+        return fitted != before
+
     def _move(self, tp: TopicPartition, offset: int) -> None:
         """A position runs ahead of what is stored, or comes back to it."""
         self.positions[tp] = offset
@@ -494,12 +501,32 @@ class Group:
         holder = self._holders.pop(tp)
         self.has_freed = self.has_freed or self.owners.get(tp) != holder
 
-    def _forget_topics_but(self, topic_ids: Container[UUID]) -> None:
-        """Forget deliveries of topics that are gone: they cannot be delivered again."""
+    def _leave_gone(self, topics: Mapping[UUID, Topic]) -> None:
+        """Move to the ends of partitions that are gone, and forget those that are stored there.
+
+        What retention has removed before the group has read it is lost, and counted.
+        """
+        for tp, position in [*self.positions.items()]:
+            topic = topics.get(tp.topic_id)
+            if topic is None or topic.find(tp.partition) is not None:
+                continue
+            end = topic.gone_ends.get(tp.partition, position)
+            if position < end:
+                self._move(tp, end)
+                self.lost += end - position
+            elif tp not in self._ahead:
+                del self.positions[tp], self.stored[tp]
+
+    def _forget_all_but(self, topics: Mapping[UUID, Topic]) -> None:
+        """Forget deliveries of topics and partitions that are gone: nobody can have them again."""
         for member in self.members.values():
             if member.delivery is not None:
                 ranges = member.delivery.ranges
-                kept = {tp: ranges[tp] for tp in ranges if tp.topic_id in topic_ids}
+                kept = {
+                    tp: ranges[tp]
+                    for tp in ranges
+                    if tp.topic_id in topics and topics[tp.topic_id].find(tp.partition) is not None
+                }
                 self._narrow(member, member.delivery, kept)
 
     def _begin_move(self) -> None:
@@ -510,7 +537,7 @@ class Group:
     def _apply_joined(self, joined: Joined, now_us: int) -> None:
         self._is_moving = False
         known = {tp.topic_id for tp in self.positions}
-        for tp, offset in _partitions_of(joined.starts):
+        for tp, offset in partitions_of(joined.starts):
             if tp.topic_id not in known:
                 self.stored[tp] = offset
                 self._move(tp, offset)
@@ -533,7 +560,7 @@ class Group:
 
     def _apply_committed(self, offsets: Offsets) -> None:
         """A position that has not run ahead follows, also to where a log that lost its end ends."""
-        for tp, offset in _partitions_of(offsets):
+        for tp, offset in partitions_of(offsets):
             is_ahead = tp in self._ahead
             self.stored[tp] = offset
             self._move(tp, self.positions[tp] if is_ahead else offset)
@@ -547,7 +574,7 @@ class Group:
                 return
             case Published(source, _):
                 self.source = source
-        offsets = dict(_partitions_of(event.offsets))
+        offsets = dict(partitions_of(event.offsets))
         self.stored |= offsets
         self.positions |= offsets
         self._ahead -= offsets.keys()
@@ -560,34 +587,6 @@ class Group:
             each.consumer_id: Member(each, joined_epoch, now_us, next(self.numbers) << _POLLS_SHIFT)
             for each, joined_epoch in snapshot.members
         }
-        self.stored = dict(_partitions_of(snapshot.offsets))
+        self.stored = dict(partitions_of(snapshot.offsets))
         self.positions = dict(self.stored)
         self._ahead.clear()
-
-
-def not_registered(consumer_id: str) -> ConsumerNotRegisteredError:
-    """The error of every request of a consumer that is not there."""
-    return ConsumerNotRegisteredError(
-        f'consumer "{consumer_id}" is not registered, or was not seen for too long: register, '
-        "then poll again",
-        consumerId=consumer_id,
-    )
-
-
-def _partitions_in(topic: Topic) -> list[TopicPartition]:
-    return [TopicPartition(topic.topic_id, partition.partition) for partition in topic.partitions]
-
-
-def _partitions_of(offsets: Offsets) -> list[tuple[TopicPartition, int]]:
-    return [
-        (TopicPartition(topic_id, partition), offset)
-        for topic_id, by_partition in offsets.items()
-        for partition, offset in by_partition.items()
-    ]
-
-
-def _by_topic(offsets: Mapping[TopicPartition, int]) -> Offsets:
-    found: dict[UUID, dict[int, int]] = {}
-    for tp, offset in offsets.items():
-        found.setdefault(tp.topic_id, {})[tp.partition] = offset
-    return found

@@ -18,8 +18,12 @@ class LogBounds(NamedTuple):
     has_lost_end: bool = False
 
 
+# Nobody says now where a partition's records begin and end.
+UNKNOWN = LogBounds(-1, -1)
+
+
 class PartitionProgress(NamedTuple):
-    """How far a group is in a partition; `lag`: records not dealt with, None: damage hides it."""
+    """How far a group is in a partition; `lag`: records not dealt with, None: it is not known."""
 
     partition: Partition
     position: int
@@ -49,7 +53,10 @@ def readable(topic: Topic, position_of: PositionOf) -> list[Partition]:
 def progress(
     topic: Topic, position_of: PositionOf, logs: Sequence[LogBounds | None]
 ) -> list[PartitionProgress]:
-    """Return each partition's progress; a log of None is damaged. Removed records are no lag."""
+    """Return each partition's progress; a log of None is damaged, or it is `UNKNOWN`.
+
+    Removed records are no lag.
+    """
     readable_ids = {each.partition for each in readable(topic, position_of)}
 
     def state_of(partition: Partition) -> State:
@@ -64,6 +71,8 @@ def progress(
         position = position_of(topic, partition)
         if log is None or log.has_lost_end:
             progresses.append(PartitionProgress(partition, position, None, "damaged"))
+        elif log is UNKNOWN:
+            progresses.append(PartitionProgress(partition, position, None, state_of(partition)))
         else:
             lag = max(0, log.high_watermark - max(position, log.log_start))
             progresses.append(PartitionProgress(partition, position, lag, state_of(partition)))

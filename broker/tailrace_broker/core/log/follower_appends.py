@@ -35,6 +35,7 @@ from tailrace_broker.core.log.tail_events import (
     HighWatermarkMoved,
     JournalTurn,
     LingerOver,
+    LogEnd,
     Refused,
     SegmentTurn,
     SettingsAltered,
@@ -150,42 +151,43 @@ class FollowerAppends:
     def _misfit_of(self, batches: Sequence[StoredBatch]) -> Misfit | None:
         if self._refusal is not None:
             return Misfit(MisfitReason.CLOSED, self._refusal.detail)
-        offset, epoch, is_cut = self._expected_end()
+        end, is_cut = self._expected_end()
         if self._half_cut is not None and not is_cut:
             return Misfit(MisfitReason.CUT_FAILED, f"at offset {self._half_cut}")
         id = self.tail.id
-        for header, _ in batches:
+        for batch in batches:
+            header = batch.header
             found = header.topic_id, header.range_id, header.partition
             if found != (id.topic_id.bytes, id.range_id, id.partition):
                 return Misfit(MisfitReason.OTHER_LOG, f"partition {header.partition}")
+            offset, before = end.offset, header.previous_epoch
             if header.base_offset != offset:
                 detail = f"a batch is at offset {header.base_offset}, not at {offset}"
                 return Misfit(MisfitReason.GAP, detail)
-            if header.previous_epoch != epoch:
-                detail = f"offset {offset} follows epoch {epoch}, not {header.previous_epoch}"
+            if not end.follows(before):
+                detail = f"offset {offset} follows epoch {end.epoch}, not {before}"
                 return Misfit(MisfitReason.OTHER_EPOCH, detail)
-            if header.epoch < epoch:
-                detail = f"offset {offset}: epoch {header.epoch} after {epoch}"
+            if header.epoch < before:
+                detail = f"offset {offset}: epoch {header.epoch} after {before}"
                 return Misfit(MisfitReason.FALLING_EPOCH, detail)
-            offset, epoch = header.end_offset, header.epoch
+            end = LogEnd.behind(header)
         return None
 
-    def _expected_end(self) -> tuple[int, int, bool]:
-        """Return offset and epoch of the end once all is done, and whether a cut is waiting."""
+    def _expected_end(self) -> tuple[LogEnd, bool]:
+        """Return the end once all is done, and whether a cut is waiting."""
         is_cut = self._cutting is not None or any(isinstance(each, CutLog) for each in self._queue)
         waiting = (self._cutting, *self._flying, *self._queue)
         last = waiting[-1]
         if isinstance(last, CutLog):
-            return last.end, last.epoch, is_cut
+            return LogEnd(last.end, last.epoch, 0), is_cut
         if isinstance(last, _Append):
-            header = last.batches[-1].header
-            return header.end_offset, header.epoch, is_cut
-        return self.tail.end.offset, self.tail.end.epoch, is_cut
+            return LogEnd.behind(last.batches[-1].header), is_cut
+        return self.tail.end, is_cut
 
     def _fits(self, append: _Append) -> bool:
         """Whether it continues what is written: a cut before it may have ended otherwise."""
         header, end = append.batches[0].header, self.tail.end
-        is_next = (header.base_offset, header.previous_epoch) == (end.offset, end.epoch)
+        is_next = header.base_offset == end.offset and end.follows(header.previous_epoch)
         return is_next and self._half_cut is None
 
     # --- one write or cut after the other ---

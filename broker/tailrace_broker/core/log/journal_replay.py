@@ -132,7 +132,7 @@ def _durable_sequences(rounds: Sequence[JournalRound]) -> dict[int, int]:
         if each.header is not None:
             known = [frame.durable_sequence for frame in each.frames]
             boot = each.header.boot
-            durable[boot] = max(durable.get(boot, 0), *known, 0)
+            durable[boot] = max([durable.get(boot, 0), *known])
     return durable
 
 

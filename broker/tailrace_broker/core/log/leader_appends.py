@@ -15,6 +15,7 @@ from typing import NamedTuple, assert_never
 from tailrace_broker.codec.batch import BatchBody
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.core.log.appends import Append, AppendQueue, BatchAppend
+from tailrace_broker.core.log.parent_windows import Inherited, ParentWindows
 from tailrace_broker.core.log.producer_appends import ProducerAppends
 from tailrace_broker.core.log.producers import Duplicate, Producer, ProducerWindows
 from tailrace_broker.core.log.replica_tail import ReplicaTail
@@ -67,8 +68,9 @@ class LeaderAppends:
     """A leader's appends in one epoch, over the tail of its replica."""
 
     __slots__ = (
-        "_flying", "_has_linger", "_is_closing", "_is_given_up", "_is_linger_over", "_producers",
-        "_queue", "_refusal", "_uncommitted", "epoch", "tail",
+        "_flying", "_has_linger", "_is_closing", "_is_given_up", "_is_linger_over",
+        "_orphaned_by", "_parents", "_producers", "_queue", "_refusal", "_uncommitted", "epoch",
+        "tail",
     )  # fmt: skip
 
     def __init__(self, tail: ReplicaTail, epoch: int, *, is_held: bool = False) -> None:
@@ -84,6 +86,8 @@ class LeaderAppends:
         self._has_linger = False
         self._is_linger_over = False
         self._is_given_up = is_held  # nothing is written before the next epoch
+        self._parents: ParentWindows | None = None
+        self._orphaned_by: TailraceError | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -93,6 +97,16 @@ class LeaderAppends:
     def hold(self) -> None:
         """Begin no write before the next epoch: what comes waits; what is being written goes on."""
         self._is_given_up = True
+
+    def inherit(self, parents: ParentWindows | TailraceError) -> None:
+        """What the parents of the partition have is not stored again.
+
+        An error: it is not known, and requests of producers fail with it.
+        """
+        if isinstance(parents, ParentWindows):
+            self._parents, self._orphaned_by, self._producers = parents, None, None
+        else:
+            self._orphaned_by = parents
 
     # --- appends ---
 
@@ -141,12 +155,16 @@ class LeaderAppends:
             return None
         if self.tail.orphaned is not None:  # it may be what is being stored
             return [Fail(done, self.tail.orphaned)]
+        if self._orphaned_by is not None:
+            return [Fail(done, self._orphaned_by)]
         if self._producers is None:
             self.tail.windows = self.tail.windows or ProducerWindows()
-            self._producers = ProducerAppends(self.tail.windows)
+            self._producers = ProducerAppends(self.tail.windows, self._parents)
         verdict = self._producers.admit(producer, record_count, done, now_us)
         if isinstance(verdict, Duplicate):
             return self._answer_duplicate(verdict.offset, record_count, done)
+        if isinstance(verdict, Inherited):  # it is committed: its partition is sealed
+            return [Acknowledge(done, verdict.offset, True, verdict.partition)]
         return verdict
 
     def _answer_duplicate(

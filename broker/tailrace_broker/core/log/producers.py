@@ -49,11 +49,11 @@ from tailrace_broker.model.errors import (
 NOTHING = Checkpoint(0, ())
 
 _ID_BYTES = 16
-_ROWS = np.dtype(
+ROWS = np.dtype(
     [("sequence", "<i8"), ("offset", "<i8"), ("append_time_us", "<i8"), ("record_count", "<u4")]
 )
 
-assert _ROWS.itemsize == ROW.size
+assert ROWS.itemsize == ROW.size
 
 
 class Producer(NamedTuple):
@@ -111,7 +111,7 @@ class _Window:
 
     def column(self, name: str) -> npt.NDArray[np.int64]:
         """A view: while it lives, rows neither come nor go."""
-        return np.frombuffer(self.rows, _ROWS)[name]
+        return np.frombuffer(self.rows, ROWS)[name]
 
     def find(self, sequence: int) -> Row | None:
         """The append of a sequence."""
@@ -169,7 +169,7 @@ class ProducerWindows:
         """
         count_under_way = self._under_way.get(producer)
         if count_under_way is not None:
-            _check_count(producer, record_count, count_under_way)
+            check_count(producer, record_count, count_under_way)
             return Verdict.UNDER_WAY
         window = self._active.get(producer.id) or self._silent.get(producer.id)
         if window is None:
@@ -177,17 +177,19 @@ class ProducerWindows:
         elif producer.sequence <= window.highest:
             row = window.find(producer.sequence)
             if row is not None and row.append_time_us > now_us - self._limits.age_us:
-                _check_count(producer, record_count, row.record_count)
+                check_count(producer, record_count, row.record_count)
                 return Duplicate(row.offset)
             if row is not None or producer.sequence <= window.forgotten:
-                raise SequenceUnknownError(
-                    f"sequence {producer.sequence} was used so long ago that it is not known "
-                    "whether its events were stored; nothing was stored now. Read the topic to "
-                    "see, and go on with a higher sequence",
-                    sequence=producer.sequence,
-                )
+                raise sequence_unknown(producer)
         self._under_way[producer] = record_count
         return Verdict.NEW
+
+    def knows(self, producer: Producer) -> bool:
+        """Whether the request is under way or remembered here."""
+        if producer in self._under_way:
+            return True
+        window = self._active.get(producer.id)
+        return window is not None and window.find(producer.sequence) is not None
 
     def end(self, producer: Producer) -> None:
         """Its append has ended: stored, and then replayed, or failed, and then a retry is new."""
@@ -284,7 +286,7 @@ def cut_checkpoint(checkpoint: Checkpoint, end_offset: int) -> Checkpoint:
     """Of a log that has lost what it had from `end_offset` on: without the appends there."""
     states = []
     for state in checkpoint.producers:
-        rows = np.frombuffer(state.rows, _ROWS)
+        rows = np.frombuffer(state.rows, ROWS)
         kept = rows[rows["offset"] < end_offset]
         last_append_us = int(kept["append_time_us"][-1]) if len(kept) else 0
         if len(kept) or state.forgotten != NO_SEQUENCE:
@@ -300,7 +302,7 @@ def damage_checkpoint(checkpoint: Checkpoint, damages: Sequence[Damage]) -> Chec
     """
     states = []
     for state in checkpoint.producers:
-        rows = kept = np.frombuffer(state.rows, _ROWS)
+        rows = kept = np.frombuffer(state.rows, ROWS)
         for damage in damages:
             offsets = kept["offset"]
             kept = kept[(offsets < damage.first_offset) | (offsets >= damage.end_offset)]
@@ -316,7 +318,17 @@ def _first(windows: OrderedDict[bytes, _Window]) -> _Window:
     return next(iter(windows.values()))
 
 
-def _check_count(producer: Producer, record_count: int, original_count: int) -> None:
+def sequence_unknown(producer: Producer) -> SequenceUnknownError:
+    """Return the error of a request that may have been stored long ago."""
+    return SequenceUnknownError(
+        f"sequence {producer.sequence} was used so long ago that it is not known whether its "
+        "events were stored; nothing was stored now. Read the topic to see, and go on with a "
+        "higher sequence",
+        sequence=producer.sequence,
+    )
+
+
+def check_count(producer: Producer, record_count: int, original_count: int) -> None:
     """A retry has as many events as the original: SequenceReusedError."""
     if record_count != original_count:
         raise SequenceReusedError(

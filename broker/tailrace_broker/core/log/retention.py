@@ -42,9 +42,9 @@ def plan_retention(
     left_bytes = sum(state.position for state in stored)
     start = log_start
     kept = None
-    for state in stored:
+    for state, last_us in zip(stored, _last_times_us(stored, now_us), strict=True):
         left_bytes -= state.position
-        is_old = old_us is not None and state.last_append_time_us <= old_us
+        is_old = old_us is not None and last_us <= old_us
         is_finished = state is not segments[-1]
         is_surplus = is_finished and retention_bytes is not None and left_bytes >= retention_bytes
         if state.end_offset > high_watermark or not (is_old or is_surplus):
@@ -54,6 +54,19 @@ def plan_retention(
     return RetentionPlan(
         start if start > log_start else None, _look_at_us(kept, retention_us, now_us)
     )
+
+
+def _last_times_us(segments: Sequence[SegmentState], now_us: int) -> list[int]:
+    """When the last record of each was appended, at the latest.
+
+    Of a segment of which nothing can be read that is not known: it is no older than the next one.
+    """
+    times_us = []
+    later_us = now_us
+    for state in reversed(segments):
+        later_us = state.last_append_time_us or later_us
+        times_us.append(later_us)
+    return times_us[::-1]
 
 
 def _look_at_us(oldest: SegmentState | None, retention_us: int | None, now_us: int) -> int | None:

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from tailrace.wire import BatchHeader
 from tailrace_broker.codec.batch import BatchBody, BatchPlace, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.core.log.producers import ProducerWindows
+from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.model.append_outcome import (
     CutFailed,
     CutOutcome,
@@ -24,16 +27,30 @@ from tailrace_broker.model.topic import TopicSettings
 
 
 class LogEnd(NamedTuple):
-    """The written end: where the next batch goes, and what it follows."""
+    """The written end: where the next batch goes, and what it follows.
+
+    `is_behind_loss`: the epoch before it is not known, and not below `epoch`.
+    """
 
     offset: int
     epoch: int
     append_time_us: int
+    is_behind_loss: bool = False
+
+    @classmethod
+    def of(cls, segment: SegmentState) -> "LogEnd":
+        """Of a log of which this is the last segment."""
+        time_us, is_behind_loss = segment.last_append_time_us, segment.is_behind_damage
+        return cls(segment.end_offset, segment.last_epoch, time_us, is_behind_loss)
 
     @classmethod
     def behind(cls, header: BatchHeader) -> "LogEnd":
         """After this batch."""
         return cls(header.end_offset, header.epoch, header.append_time_us)
+
+    def follows(self, epoch: int) -> bool:
+        """Whether a batch that comes behind one of this epoch goes here."""
+        return epoch == self.epoch or (self.is_behind_loss and epoch > self.epoch)
 
 
 class CutLog(NamedTuple):
@@ -63,7 +80,7 @@ class SegmentTurn:
     """The log may write its segments now."""
 
 
-class Written(NamedTuple):
+class Written(msgspec.Struct, frozen=True):
     """The write in flight has ended. `is_journaled`: it went into the journal."""
 
     batches: Sequence[StoredBatch]
@@ -214,7 +231,7 @@ class AskSegment:
     """Ask for a turn to write the log's segments."""
 
 
-class Write(NamedTuple):
+class Write(msgspec.Struct, frozen=True):
     """Compress, stamp and write a batch of each of `contents`, the first at `first`.
 
     In the journal's turn into its frame; in the segment's turn behind the pending tail, with it.
@@ -231,7 +248,7 @@ class WriteStored(NamedTuple):
     batches: Sequence[StoredBatch]
 
 
-class Publish(NamedTuple):
+class Publish(msgspec.Struct, frozen=True):
     """These batches are in the log: readers get them up to the high watermark."""
 
     batches: Sequence[StoredBatch]
@@ -266,12 +283,15 @@ class StopLinger:
     """The linger timer is of no interest any more."""
 
 
-class Acknowledge(NamedTuple):
-    """The append is committed; its first record is at `offset`."""
+class Acknowledge(msgspec.Struct, frozen=True):
+    """The append is committed; its first record is at `offset`, of another partition if one is
+    given.
+    """
 
     done: OnAppended
     offset: int
     is_duplicate: bool = False
+    partition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

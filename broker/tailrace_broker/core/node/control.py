@@ -185,6 +185,10 @@ class Control:
         """The other brokers that seem dead: leaders have them leave their ISR."""
         return self._duties.silent(now_ms)
 
+    def heard(self, now_ms: int) -> frozenset[int]:
+        """The other brokers that serve, as far as gossip says: leaders may leave ranges to them."""
+        return self._duties.heard(now_ms)
+
     @property
     def wake_at_ms(self) -> int:
         """When `Woken` is due."""
@@ -280,8 +284,8 @@ class Control:
             case Digest():
                 self.gossip.heard(message, now_ms)
                 return []
-            case CommandForwarded(_, command):
-                return self._propose(command, now_ms)
+            case CommandForwarded(sender, command):
+                return self._propose(command, sender.ordinal, now_ms)
             case ReadAsked():
                 return self._read_asked(message, now_ms)
             case ReadAnswered(_, request, height):
@@ -389,10 +393,10 @@ class Control:
         self._duties.hurry(now_ms)
         return effects
 
-    def _end(self, detail: str) -> list[ControlEffect]:
+    def _end(self, detail: str, *, is_retired: bool = False) -> list[ControlEffect]:
         self._is_superseded = True
         self.rules["superseded"] += 1
-        return [Superseded(detail)]
+        return [Superseded(detail, is_retired)]
 
     # --- requests ---
 
@@ -430,17 +434,17 @@ class Control:
             elif command is None:
                 self._duties.replaces = last_registration(self.state, self.ordinal)
             elif isinstance(command, Register) and refusal is not None:
-                effects += self._end(refusal.detail)
+                effects += self._end(refusal.detail, is_retired=refusal.reason == "retired")
         return effects
 
     # --- as the metadata's leader ---
 
-    def _propose(self, command: bytes, now_ms: int) -> list[ControlEffect]:
+    def _propose(self, command: bytes, sender: int, now_ms: int) -> list[ControlEffect]:
         if not self.raft.is_established:
             return []
         assert self.state is not None
         stamped = self._proposals.new(command, self.raft.term, self.state.recent)
-        if stamped is None or self._is_hasty(stamped.command, now_ms):
+        if stamped is None or self._is_hasty(stamped.command, sender, now_ms):
             return []
         head = self.raft.head
         effects = self._raft(raft_events.Propose(command), now_ms)
@@ -448,14 +452,17 @@ class Control:
             self._proposals.proposed(stamped.id)
         return effects
 
-    def _is_hasty(self, command: Command, now_ms: int) -> bool:
-        """A takeover from a broker that this one hears itself: it is asked again if need be."""
+    def _is_hasty(self, command: Command, sender: int, now_ms: int) -> bool:
+        """A takeover from a broker that this one hears itself: it is asked again if need be.
+
+        A leader may depose itself.
+        """
         assert self.state is not None
         if not isinstance(command, Lead):
             return False
         owner = self.state.ranges.get(command.range_id)
         leader = None if owner is None else owner.leader
-        if leader is None or leader.ordinal not in command.without:
+        if leader is None or leader.ordinal not in command.without or sender == leader.ordinal:
             return False
         known = self.state.brokers[leader.ordinal]
         is_known_dead = known.is_fenced or self.gossip.is_replaced(

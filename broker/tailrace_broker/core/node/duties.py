@@ -12,10 +12,13 @@ from tailrace_broker.core.node.applied import AppliedState, Identity
 from tailrace_broker.core.node.bootstrap import Bootstrap, spread, voter_count
 from tailrace_broker.core.node.events import Health, Recovered
 from tailrace_broker.core.node.gossip import Gossip
+from tailrace_broker.core.node.reslicing import Reslicing
 from tailrace_broker.core.raft.events import ChangeVoters, Send
 from tailrace_broker.core.raft.raft import Raft
 from tailrace_broker.core.raft.ticks import next_tick_ms
+from tailrace_broker.core.ring.copies import copies_to_drop
 from tailrace_broker.core.ring.range_commands import greatest_ghosts, without
+from tailrace_broker.core.ring.roles import is_elsewhere
 from tailrace_broker.model.agreement import Configuration, DiskId
 from tailrace_broker.model.commands import Command, Fence, Lead, Lost, Register
 from tailrace_broker.model.messages import Follow
@@ -80,6 +83,7 @@ class Duties:
         self._damaged: dict[int, tuple[int, int] | None] = {}
         self._leads_since_ms = now_ms
         self._next_follow_ms = now_ms
+        self._reslicing = Reslicing()
 
     def begin_pass(self, now_ms: int) -> None:
         """The next one is at the next tick, unless something happens before."""
@@ -117,6 +121,22 @@ class Duties:
         others = state.brokers.keys() - {me}
         return {each for each in others if not self._is_alive(state, each, now_ms)}
 
+    def heard(self, now_ms: int) -> frozenset[int]:
+        """The other brokers whose registered process is heard and not fenced: their logs are open.
+
+        A broker that started again says so before it has recovered its logs, and registers after.
+        """
+        state, gossip = self._applied.state, self._gossip
+        brokers = () if state is None else state.brokers.values()
+        return frozenset(
+            each.ordinal
+            for each in brokers
+            if each.ordinal != self._identity.disk.ordinal
+            and not each.is_fenced
+            and gossip.is_process(each.ordinal, each.incarnation, each.boot)
+            and gossip.is_beating(each.ordinal, now_ms)
+        )
+
     def due(self, now_ms: int) -> Iterator[Duty]:
         """What is to be asked for, in this order."""
         raft, state, disk = self._raft, self._applied.state, self._identity.disk
@@ -149,6 +169,10 @@ class Duties:
                 session_ms=self._session_ms,
                 now_ms=now_ms,
             )
+            yield from copies_to_drop(state)
+            resliced = self._reslicing.due(state, now_ms)
+            if resliced is not None:
+                yield resliced
 
     def _for_itself(
         self, state: RingState, recovered: Recovered, now_ms: int
@@ -180,7 +204,7 @@ class Duties:
 
     def _can_lead(self, owner: RangeState) -> bool:
         """The only copy is led whatever happens: at least it is read."""
-        is_able = self._health.is_fit and owner.id not in self._damaged
+        is_able = self._health.can_store and owner.id not in self._damaged
         return is_able or len(owner.replicas) == 1
 
     def _losses(self, state: RingState, mine: Registration) -> Iterator[Lost]:
@@ -190,7 +214,8 @@ class Duties:
             now = self._number_in(range_id)
             if number is None:  # found before this registration, which may not have named it
                 number = self._damaged[range_id] = now
-            if owner is None or now is None or number != now or not _is_missed(owner, mine):
+            is_due = owner is not None and is_elsewhere(owner, mine.ordinal)
+            if now is None or number != now or not is_due:
                 del self._damaged[range_id]
             else:
                 yield Lost(range_id, mine.ordinal, *now)
@@ -222,9 +247,9 @@ def ranges_to_lead(
 ) -> Iterator[Lead]:
     """Ranges that nobody leads, or somebody who seems dead or is fenced, and this broker should.
 
-    `is_fit`: whom it is worth to wait for. `may_suspect` False: this broker has not listened for
-    long enough to say that anybody is dead. Of those that may, the first alive in the ring's order
-    does: the natural leader, if it can.
+    `is_fit`: whom it is worth to wait for, and whether this broker need not wait for all that are.
+    `may_suspect` False: this broker has not listened for long enough to say that anybody is dead.
+    Of those that may, the first alive in the ring's order does: the natural leader, if it can.
     """
     for each in state.ranges.values():
         if mine.ordinal not in each.replicas or each.is_sealed:
@@ -237,8 +262,10 @@ def ranges_to_lead(
         if each.epoch == 0 and _waits_for_natural_leader(state, each, mine):
             continue
         candidates = _candidates(state, each, mine, lambda o: is_alive(o) and is_fit(o))
-        first = next((o for o in each.replicas if o in candidates and o != leader), None)
-        if first != mine.ordinal or not _is_answered(state, each, mine.ordinal, is_alive):
+        able = [o for o in each.replicas if o in candidates and o != leader]
+        # The first of them does; who is not fit, only where it is the only one.
+        leading = able[:1] if is_fit(mine.ordinal) else able
+        if leading != [mine.ordinal] or not _is_answered(state, each, mine.ordinal, is_alive):
             continue
         gone = () if leader is None else (leader,)
         yield Lead(each.id, each.epoch, mine.ordinal, mine.number, gone)
@@ -296,12 +323,6 @@ def takeovers(before: RingState | None, after: RingState) -> Iterator[Replica]:
             yield was.leader
 
 
-def _is_missed(owner: RangeState, mine: Registration) -> bool:
-    """The broker's copy counts, and there are others; else the ring need not know of damage."""
-    copies = owner.complete if owner.is_sealed else owner.replicas
-    return mine.ordinal in copies and len(copies) > 1
-
-
 def _is_well(
     state: RingState, ordinal: int, is_alive: Callable[[int], bool], *, may_suspect: bool
 ) -> bool:
@@ -324,7 +345,7 @@ def _candidates(
     able = {o for o in greatest_ghosts(state, found) if o == mine.ordinal or is_alive(o)}
     for replica in found.isr:
         registered = state.brokers.get(replica.ordinal)
-        if replica.is_ghost or registered is None or registered.is_fenced:
+        if registered is None or registered.is_fenced:
             continue
         is_here = replica.ordinal == mine.ordinal or is_alive(replica.ordinal)
         if found.replica_of(registered) == replica and is_here:

@@ -90,16 +90,24 @@ class Health:
 
     `is_stalled`: a write of data is older than `diskStallMs`: the broker falls silent until it
     ends. `is_full`, `is_stopping`: it asks to lead no range that another broker has, too.
+    `is_isolated`: other brokers are heard by gossip, and not by replication: it asks to lead only
+    where no broker that is fit can.
     """
 
     is_stalled: bool = False
     is_full: bool = False
     is_stopping: bool = False
+    is_isolated: bool = False
+
+    @property
+    def can_store(self) -> bool:
+        """It can store what it leads."""
+        return not (self.is_stalled or self.is_full or self.is_stopping)
 
     @property
     def is_fit(self) -> bool:
-        """It may ask to lead."""
-        return not (self.is_stalled or self.is_full or self.is_stopping)
+        """Others need not lead in its place."""
+        return self.can_store and not self.is_isolated
 
 
 ControlEvent = (
@@ -149,9 +157,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """Another process is this broker now, or it was retired: this one must end."""
+    """Another process is this broker now, or it was retired: this one must end.
+
+    `is_retired`: the broker has left the ring with this disk, which can never come back.
+    """
 
     detail: str
+    is_retired: bool = False
 
 
 ControlEffect = Send | Keep | Replace | CompactState | Applied | Answer | Superseded

@@ -12,6 +12,7 @@ was restored), is believed when the known one is silent; and nothing twice, so t
 go in circles keep nobody alive.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -109,11 +110,12 @@ class Gossip:
         """
         if ordinal == self._me.ordinal:
             return True
-        grew_ms = self._grew_ms.get(ordinal)
-        if grew_ms is None:
-            return False
-        now_ms = min(now_ms, self._seen_ms + 2 * self._timing.interval_ms)
-        return now_ms - self._deaf_ms - grew_ms < self.suspicion_ms(ordinal, now_ms)
+        return self._silent_ms(ordinal, now_ms) < self.suspicion_ms(ordinal, now_ms)
+
+    def is_beating(self, ordinal: int, now_ms: int) -> bool:
+        """Its beat has just grown, however patient others are with it."""
+        is_me = ordinal == self._me.ordinal
+        return is_me or self._silent_ms(ordinal, now_ms) < self._undamped_ms(ordinal)
 
     def is_fit(self, ordinal: int) -> bool:
         """As far as is known: the broker may lead."""
@@ -137,6 +139,11 @@ class Gossip:
         hint = self._hints.get(ordinal)
         return hint is not None and (hint.incarnation != incarnation or hint.boot > boot)
 
+    def is_process(self, ordinal: int, incarnation: UUID, boot: int) -> bool:
+        """This very process was the last to be heard as that broker."""
+        hint = self._hints.get(ordinal)
+        return hint is not None and hint[1:3] == (incarnation, boot)
+
     def suspicion_ms(self, ordinal: int, now_ms: int) -> int:
         """For how long the broker may be silent: doubled by each of its last takeovers.
 
@@ -147,7 +154,18 @@ class Gossip:
         count = sum(now_ms - at_ms < TAKEOVER_MEMORY_MS for at_ms in takeovers)
         suspicion_ms = self._timing.suspicion_ms
         damped_ms = max(suspicion_ms, min(suspicion_ms << count, SUSPICION_MS_MAX))
-        return damped_ms + self._between.get(ordinal, self._hops_max) * self._timing.interval_ms
+        return damped_ms - suspicion_ms + self._undamped_ms(ordinal)
+
+    def _undamped_ms(self, ordinal: int) -> int:
+        hops_ms = self._between.get(ordinal, self._hops_max) * self._timing.interval_ms
+        return self._timing.suspicion_ms + hops_ms
+
+    def _silent_ms(self, ordinal: int, now_ms: int) -> float:
+        """How long another broker's beat has not grown, as far as this process listened."""
+        grew_ms = self._grew_ms.get(ordinal)
+        if grew_ms is None:
+            return math.inf
+        return min(now_ms, self._seen_ms + 2 * self._timing.interval_ms) - self._deaf_ms - grew_ms
 
     def leader_hint(self) -> tuple[int, int] | None:
         """The newest term with a known leader, and that leader."""
@@ -229,8 +247,12 @@ class Gossip:
     def took_over(self, ordinal: int, registration: int, now_ms: int) -> None:
         """Another broker leads now what this one did: it is not to happen for every hiccup.
 
-        However many ranges it led, it has failed once.
+        However many ranges it led, it has failed once. Whoever is heard, and says that it is not
+        fit, has not failed: it has left.
         """
+        if self.is_beating(ordinal, now_ms) and not self.is_fit(ordinal):
+            self._rules["gossip.left"] += 1
+            return
         known, began_ms = self._last_incident.get(ordinal, (-1, 0))
         if known == registration and now_ms - began_ms < INCIDENT_MS:
             self._rules["gossip.same_incident"] += 1

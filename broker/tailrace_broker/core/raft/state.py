@@ -249,9 +249,11 @@ class RaftState:
             self.effects.append(Apply(blocks))
 
     def _release(self, messages: list[tuple[int, Send]]) -> None:
-        """Send the messages that waited; those of an earlier term are dropped."""
+        """Send the messages that waited; not those of an earlier term, nor while a disk stalls."""
         for term, message in messages:
-            if term == self.term:
+            if self.is_disk_stalled:
+                self.rules["disk.silent"] += 1
+            elif term == self.term:
                 self.effects.append(message)
             else:
                 self.rules["promise.dropped"] += 1

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tailrace_broker.core.replication.log_ends import LogEnds
-from tailrace_broker.model.commands import ChangeIsr
+from tailrace_broker.core.ring.steps import OpenStep, open_step
+from tailrace_broker.model.commands import AbortStep, ChangeIsr, Sealed
 from tailrace_broker.model.replication import (
     Batches,
     LogCut,
@@ -24,9 +25,15 @@ class ReplicationTiming(NamedTuple):
 
     `silence_ms`: a follower that hears nothing for this long stands again; `stand_ms`: when its
     standing is not answered, and twice as long each time, up to `stand_ms_max`: else nobody could
-    follow whose leader takes longer to answer. `propose_ms`: what was proposed is proposed again.
+    follow whose leader takes longer to answer. A follower that waits for its disk says every
+    `stand_ms` that it is there. `propose_ms`: what was proposed is proposed again.
     `failback_ms`: a natural leader that was in sync for this long leads again. `hand_over_ms`: a
-    leader that has held appends for it this long leads on, in the next epoch.
+    leader that has held appends for it this long leads on, in the next epoch. `isolated_ms`: a
+    leader that no replica has answered for this long, though gossip hears them, leaves the range to
+    one that is not isolated. It is above `silence_ms` by as much as gossip and shells need to
+    report that to all, and below `lag_ms`: until then no member has left the ISR. `step_ms`: a
+    leader that has held appends for a step of the ring this long has it aborted; `step_wait_ms`:
+    so it has when it could not even begin to hold them.
     """
 
     heartbeat_ms: int = 100
@@ -39,19 +46,23 @@ class ReplicationTiming(NamedTuple):
     near_bytes: int = 64 * 1024
     failback_ms: int = 30_000
     hand_over_ms: int = 1000
+    isolated_ms: int = 2500
+    step_ms: int = 2000
+    step_wait_ms: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class RangeView:
     """A range as it is applied. `current`: what names each of its replicas now, by ordinal.
 
-    `fenced`: those of them that may not lead now.
+    `fenced`: those of them that may not lead now. `step`: the open one that changes the range.
     """
 
     range: RangeState
     floor: int
     current: Mapping[int, Replica]
     fenced: frozenset[int] = frozenset()
+    step: OpenStep | None = None
 
 
 def view_of(state: RingState, range_id: int) -> RangeView:
@@ -63,7 +74,7 @@ def view_of(state: RingState, range_id: int) -> RangeView:
         if ordinal in state.brokers
     }
     fenced = frozenset(ordinal for ordinal in current if state.brokers[ordinal].is_fenced)
-    return RangeView(found, state.floor, current, fenced)
+    return RangeView(found, state.floor, current, fenced, open_step(state, range_id))
 
 
 # --- in, both ---
@@ -158,10 +169,16 @@ class Suspected:
 
 
 @dataclass(frozen=True, slots=True)
-class Yield:
-    """One of these is to lead: this process can write no more. Nobody: it goes on leading."""
+class PeerView:
+    """What gossip says of the other brokers, until it says something else.
 
-    to: frozenset[int]
+    `heard`: whose registered process is. `able`: who of them may lead. `can_store` False: this
+    process can write no more, and one of those is to lead in its place.
+    """
+
+    heard: frozenset[int] = frozenset()
+    able: frozenset[int] = frozenset()
+    can_store: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +187,11 @@ class LogStartMoved:
 
     log: LogKey
     start: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskProof:
+    """Somebody wants to be sure that this process still leads; `LeadProven` follows, if it does."""
 
 
 LeaderEvent = (
@@ -183,8 +205,9 @@ LeaderEvent = (
     | Woken
     | HeardFollower
     | Suspected
-    | Yield
+    | PeerView
     | LogStartMoved
+    | AskProof
     | Stopping
 )
 
@@ -264,7 +287,7 @@ class Advance:
 class Propose:
     """Ask the ring for this change; the same again does no harm."""
 
-    command: ChangeIsr
+    command: ChangeIsr | Sealed | AbortStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +306,14 @@ class HoldAppends:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Have the range led by this replica in the next epoch; the same again does no harm."""
+    """Have the range led by this replica in the next epoch; the same again does no harm.
+
+    `leaves`: and this one leave the ISR, as far as the floor lets it: nobody hears it.
+    """
 
     epoch: int
     successor: Replica
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +324,16 @@ class SetLogStart:
     start: int
 
 
+@dataclass(frozen=True, slots=True)
+class LeadProven:
+    """When the last `AskProof` came, nobody led in a newer epoch and had acknowledged anything."""
+
+    epoch: int
+
+
 LeaderEffect = (
     SendFollower | Feed | Advance | Propose | GiveUpEpoch | HoldAppends | HandOver | SetLogStart
+    | LeadProven
 )  # fmt: skip
 
 # --- out, follower ---

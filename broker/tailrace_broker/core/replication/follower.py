@@ -8,6 +8,8 @@ given the replica another number (`Lost`). An attempt to follow is a *session*:
 2. the leader answers with cuts; it applies durably, then reports all its ends;
 3. it appends what follows exactly, and reports ends as writes and flushes end.
 
+While it waits for its disk in 1 and 2 it reports nothing, again and again: so it seems alive.
+
 A gap, another previous epoch, a broken connection, silence, a failed write and a newer epoch begin
 the next session. Frames of older epochs are refused; frames of epochs that this broker has not
 applied are ignored: the applied state is the only promise.
@@ -61,17 +63,20 @@ NEVER_MS = 2**63 - 1
 
 
 class FollowedLog:
-    """`received`: the end of what was handed to be written. `committed`: as the leader said.
+    """`received`: the end of what was handed to be written.
 
+    `committed`, `log_start`: as the leader said; it says either once, so a log that is still
+    without those records comes to it later.
     `is_stopped`: what it took for committed is not the leader's; nothing is appended or cut.
     """
 
-    __slots__ = ("committed", "ends", "is_stopped", "received")
+    __slots__ = ("committed", "ends", "is_stopped", "log_start", "received")
 
     def __init__(self, ends: LogEnds) -> None:
         self.ends = ends
         self.received = ends.written
         self.committed = ends.high_watermark
+        self.log_start = ends.start
         self.is_stopped = False
 
 
@@ -95,6 +100,7 @@ class RangeFollower:
         self._leader: int | None = None  # whom to follow; None: nobody
         self._is_stopping = False  # as each report says
         self.session = session
+        self._round = 0  # of the leader's, as heard in this session
         self._stand_ms = timing.stand_ms  # doubles while nobody answers
         self._step: Callable[[ToFollower, int], list[FollowerEffect]] | None = None
         self._under_way: set[LogKey] = set()  # must end before it stands
@@ -108,7 +114,7 @@ class RangeFollower:
     @property
     def is_answered(self) -> bool:
         """Its leader answers, or has not been asked for long."""
-        return self._stand_ms < self._timing.stand_ms_max
+        return 2 * self._stand_ms < self._timing.stand_ms_max
 
     def validate(self) -> None:
         """Assert what always holds."""
@@ -133,7 +139,7 @@ class RangeFollower:
             case Applied(view):
                 return self._on_applied(view, now_ms)
             case Woken():
-                return self._begin(now_ms) if now_ms >= self.wake_at_ms else []
+                return self._on_woken(now_ms)
             case LinkLost():
                 self._rules["follower.link_lost"] += 1
                 return self._begin(now_ms)
@@ -175,9 +181,22 @@ class RangeFollower:
         self._under_way.update(key for key, log in self._logs.items() if log.ends.under_way)
         return self._stand_when_idle(now_ms)
 
+    def _on_woken(self, now_ms: int) -> list[FollowerEffect]:
+        """Say that it is there while its disk takes long; else nobody has answered."""
+        if now_ms < self.wake_at_ms:
+            return []
+        if not self._under_way and not self._cutting:
+            if self._step == self._on_standing:  # a leader that answers later still is waited for
+                self._stand_ms = min(2 * self._stand_ms, self._timing.stand_ms_max)
+            return self._begin(now_ms)
+        self._rules["follower.is_busy"] += 1
+        self.wake_at_ms = now_ms + self._timing.stand_ms
+        return [self._reported(())]
+
     def _stand_when_idle(self, now_ms: int) -> list[FollowerEffect]:
         if self._under_way:
             self._rules["follower.waits_for_own_writes"] += 1
+            self.wake_at_ms = min(self.wake_at_ms, now_ms + self._timing.stand_ms)
             return []
         return self._stand(now_ms)
 
@@ -189,10 +208,11 @@ class RangeFollower:
         for key, log in self._logs.items():
             ends = log.ends
             log.received, log.committed = ends.written, ends.high_watermark
+            log.log_start = ends.start
             logs.append(LogStanding(key, ends.start, ends.written, ends.known_epochs()))
         self._step = self._on_standing
+        self._round = 0
         self.wake_at_ms = now_ms + self._stand_ms
-        self._stand_ms = min(2 * self._stand_ms, self._timing.stand_ms_max)
         owner = self._range
         standing = Standing(owner.id, owner.epoch, self.session, self._me, tuple(logs))
         return [SendLeader(self._leader, standing)]
@@ -233,7 +253,8 @@ class RangeFollower:
             return []
         if message.session != self.session or self._step is None:
             self._rules["follower.ignored_session"] += 1
-            return []
+            # It answers all the same: else it seems dead while sessions follow each other quickly.
+            return [] if self._leader is None else [self._reported(())]
         return self._step(message, now_ms)
 
     def _on_standing(self, message: ToFollower, now_ms: int) -> list[FollowerEffect]:
@@ -241,7 +262,7 @@ class RangeFollower:
             return []
         self._step = self._on_cutting
         self._stand_ms = self._timing.stand_ms
-        self.wake_at_ms = NEVER_MS  # a cut takes as long as the disk does
+        self.wake_at_ms = now_ms + self._timing.stand_ms  # a cut takes as long as the disk does
         effects: list[FollowerEffect] = []
         for cut in message.logs:
             log = self._logs.get(cut.log)
@@ -312,7 +333,8 @@ class RangeFollower:
         match message:
             case Batches():
                 return self._on_batches(message, now_ms)
-            case Heartbeat(logs=heads):
+            case Heartbeat(logs=heads, round=number):
+                self._round = max(self._round, number)
                 effects: list[FollowerEffect] = []
                 for key, high_watermark, log_start in heads:
                     log = self._logs.get(key)
@@ -384,21 +406,23 @@ class RangeFollower:
         self, key: LogKey, log: FollowedLog, high_watermark: int, log_start: int
     ) -> list[FollowerEffect]:
         log.committed = max(log.committed, high_watermark)
-        effects = self._advance(key, log)
-        start = min(log_start, log.ends.high_watermark)
-        if start > log.ends.start:
-            log.ends.move_start(start)
+        log.log_start = max(log.log_start, log_start)
+        return self._advance(key, log)
+
+    def _advance(self, key: LogKey, log: FollowedLog) -> list[FollowerEffect]:
+        """What is committed of what is here, and what of that retention has removed."""
+        ends = log.ends
+        effects: list[FollowerEffect] = []
+        end = min(log.committed, ends.written)
+        if end > ends.high_watermark:
+            ends.high_watermark = end
+            effects.append(Advanced(key, end))
+        start = min(log.log_start, ends.high_watermark)
+        if start > ends.start:
+            ends.move_start(start)
             self._rules["follower.log_start"] += 1
             effects.append(SetLogStart(key, start))
         return effects
-
-    def _advance(self, key: LogKey, log: FollowedLog) -> list[FollowerEffect]:
-        """What is committed of what is here."""
-        end = min(log.committed, log.ends.written)
-        if end <= log.ends.high_watermark:
-            return []
-        log.ends.high_watermark = end
-        return [Advanced(key, end)]
 
     def _report(self, key: LogKey, log: FollowedLog) -> list[FollowerEffect]:
         if not self.is_following or log.is_stopped:
@@ -411,6 +435,13 @@ class RangeFollower:
         assert me is not None
         assert leader is not None
         reported = Reported(
-            owner.id, owner.epoch, self.session, me, logs, is_whole, self._is_stopping
+            owner.id,
+            owner.epoch,
+            self.session,
+            me,
+            logs,
+            is_whole=is_whole,
+            is_stopping=self._is_stopping,
+            round=self._round,
         )
         return SendLeader(leader, reported)

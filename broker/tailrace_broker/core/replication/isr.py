@@ -1,8 +1,9 @@
 """Which sets of in-sync replicas a leader proposes. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tailrace_broker.core.replication.progress import Progress
 from tailrace_broker.core.ring.range_commands import without
 from tailrace_broker.model.commands import ChangeIsr
 from tailrace_broker.model.ring_state import Replica
@@ -35,3 +36,20 @@ def shrunk(
     """The ISR without those brokers, as far as `floor` members that are no ghosts remain."""
     assert me in isr, (isr, me)
     return without(isr, gone, floor)
+
+
+def to_leave(
+    isr: Sequence[Replica],
+    me: Replica,
+    progress: Mapping[int, Progress],
+    lags: Callable[[Progress], bool],
+) -> list[int]:
+    """Members that are to leave: ghosts first, who never report, then who lags."""
+    gone = []
+    for each in sorted(isr, key=lambda each: not each.is_ghost):
+        if each == me:
+            continue
+        found = progress.get(each.ordinal)
+        if found is None or found.replica != each or lags(found):
+            gone.append(each.ordinal)
+    return gone

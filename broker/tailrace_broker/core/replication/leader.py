@@ -6,26 +6,29 @@ dropped with the epoch. What counts for the high watermark is in SAFETY 2, here 
 
 - the smallest end of the ISR and of every member of an unanswered proposal;
 - reported in this epoch, by the registered process, after its cut.
-
-`rules` counts how often a rule was needed.
 """
 
 from collections import Counter
+from collections.abc import Iterable
+from functools import partial
 from typing import assert_never
 
 from tailrace_broker.core.replication.events import (
     Advance,
     Applied,
+    AskProof,
     Feed,
     Flushed,
     GiveUpEpoch,
     HeardFollower,
     LeaderEffect,
     LeaderEvent,
+    LeadProven,
     LogAdded,
     LogAltered,
     LogRemoved,
     LogStartMoved,
+    PeerView,
     Propose,
     RangeView,
     ReplicationTiming,
@@ -36,20 +39,18 @@ from tailrace_broker.core.replication.events import (
     Woken,
     WriteFailed,
     Wrote,
-    Yield,
 )
-from tailrace_broker.core.replication.isr import Proposal, admitted, shrunk
-from tailrace_broker.core.replication.log_ends import common_end
+from tailrace_broker.core.replication.isr import Proposal, admitted, shrunk, to_leave
+from tailrace_broker.core.replication.lead_proof import LeadProof
 from tailrace_broker.core.replication.progress import FollowerLag, LedLog, Progress
+from tailrace_broker.core.replication.sealing import Sealing
 from tailrace_broker.core.replication.succession import Succession
 from tailrace_broker.model.commands import ChangeIsr
 from tailrace_broker.model.replication import (
     Cuts,
     Heartbeat,
-    LogCut,
     LogHead,
     LogKey,
-    LogStanding,
     Reported,
     Restart,
     Standing,
@@ -82,8 +83,10 @@ class RangeLeader:
         self._counted: list[Progress] | None = None
         self._isr_count = 0  # in force for min ISR
         self._changed: set[LogKey] = set()  # heads that followers were not told
+        self._proof = LeadProof()
         self.is_given_up = False
         self.succession = Succession(me, timing, now_ms, rules)
+        self._sealing = Sealing(me, timing, rules)
         self._seen_ms = now_ms
         self._stood_still_ms = 0
         self._meet(now_ms)
@@ -113,13 +116,19 @@ class RangeLeader:
         clock_ms = now_ms - self._stood_still_ms
         return [each.lag(self._logs, clock_ms) for each in self._progress.values()]
 
+    def is_heard(self, now_ms: int) -> bool | None:
+        """Whether another replica answers; None: not known yet, or gossip hears none of them."""
+        return self.succession.is_heard(self._progress, now_ms - self._stood_still_ms)
+
     def step(self, event: LeaderEvent, now_ms: int) -> list[LeaderEffect]:
         """Take in an event. A write costs O(followers), a report O(logs in it)."""
         clock_ms = self._listen(now_ms)
         effects = self._routed(event, now_ms, clock_ms)
-        if not self.is_given_up and (self.succession.has_begun or isinstance(event, Woken)):
-            logs = self._logs.values()
-            effects += self.succession.step(self._view, self._progress, logs, clock_ms)
+        is_due = self.succession.has_begun or isinstance(event, Woken)
+        if self._view.step is not None:
+            is_due |= isinstance(event, Applied | PeerView)
+        if is_due and not self.is_given_up:
+            effects += self._close(clock_ms)
         if self._changed:
             self.wake_at_ms = min(self.wake_at_ms, now_ms + self._timing.heads_ms)
         return effects
@@ -132,7 +141,7 @@ class RangeLeader:
                 return self._on_flushed(key, end)
             case HeardFollower(message):
                 if isinstance(message, Standing):
-                    return self._on_standing(message)
+                    return self._on_standing(message, clock_ms)
                 return self._on_reported(message, clock_ms)
             case Woken():
                 return self._on_woken(now_ms, clock_ms)
@@ -153,14 +162,27 @@ class RangeLeader:
                 self._logs[key].ends.move_start(start)
                 self._changed.add(key)
                 return []
-            case Stopping():
-                self.succession.is_stopping = True
+            case Stopping() | PeerView():
+                self.succession.note(event)
                 return []
-            case Yield(to):
-                self.succession.yields_to = to
-                return []
+            case AskProof():
+                replicas = self._view.range.replicas
+                asked = self._proof.ask(self._progress.values(), len(replicas))
+                return [*self._say((), asked), *self._proven()]
             case _:
                 assert_never(event)
+
+    def _close(self, clock_ms: int) -> list[LeaderEffect]:
+        """Seal the range for a step, or have somebody else lead it."""
+        effects: list[LeaderEffect] = []
+        view, succession, progress = self._view, self.succession, self._progress
+        if view.step is not None and not succession.is_stopping:
+            effects += self._sealing.step(
+                view, succession, progress, self._counted, self._logs, clock_ms
+            )
+            if succession.is_holding:
+                return effects
+        return [*effects, *succession.step(view, progress, self._logs.values(), clock_ms)]
 
     # --- the clock ---
 
@@ -225,7 +247,7 @@ class RangeLeader:
                 effects.append(self._restart(each))
             elif each.is_following:
                 each.sent[key] = log.ends.start  # a follower that gets the log stands again
-            self._check_candidate(each, key, log)
+            each.check_candidate(key, log)
             if each.written(key) < log.near_from:
                 each.far.add(key)
         return [*effects, *self._advance(key, log)]  # of a lone copy nothing else may ever happen
@@ -236,20 +258,11 @@ class RangeLeader:
         restart = Restart(self._view.range.id, self.epoch, found.session)
         return SendFollower(found.replica.ordinal, restart)
 
-    def _check_candidate(self, found: Progress, key: LogKey, log: LedLog) -> None:
-        """Note whether a candidate is caught up in the log."""
-        if found.candidate_since_ms is None:
-            return
-        if found.counted(key, is_synced=log.is_synced) < log.caught_up_end:
-            found.lacking.add(key)
-        else:
-            found.lacking.discard(key)
-
     def _on_altered(self, key: LogKey, *, is_synced: bool, min_isr: int) -> list[LeaderEffect]:
         log = self._logs[key]
         log.is_synced, log.min_isr = is_synced, min_isr
         for each in self._progress.values():
-            self._check_candidate(each, key, log)
+            each.check_candidate(key, log)
         return self._advance(key, log)
 
     def _on_removed(self, key: LogKey, clock_ms: int) -> list[LeaderEffect]:
@@ -321,11 +334,11 @@ class RangeLeader:
             return None
         return found
 
-    def _on_standing(self, standing: Standing) -> list[LeaderEffect]:
+    def _on_standing(self, standing: Standing, clock_ms: int) -> list[LeaderEffect]:
         found = self._sender(standing.replica, standing.epoch)
         if found is None or standing.session <= found.session:
             return []
-        found.begin_session(standing.session)
+        found.begin_session(standing.session, clock_ms)
         found.is_suspected = False
         cuts = []
         effects: list[LeaderEffect] = []
@@ -336,34 +349,24 @@ class RangeLeader:
             else:
                 log.known_start = max(log.known_start, each.start)
                 effects += self._take_start(each.log, log)
-                cuts.append(self._cut(each, log))
+                cut = log.cut_of(each)
+                cuts.append(cut)
+                if cut.is_reset or cut.end < each.end:
+                    what = "reset" if cut.is_reset else "cut"
+                    self._rules[f"leader.{what}_follower"] += 1
         answer = Cuts(standing.range_id, self.epoch, standing.session, tuple(cuts))
         return [*effects, SendFollower(found.replica.ordinal, answer)]
 
-    def _cut(self, theirs: LogStanding, log: LedLog) -> LogCut:
-        mine = log.ends
-        if theirs.epochs:
-            end = common_end(mine.known_epochs(), mine.written, theirs.epochs, theirs.end)
-        else:
-            end = min(theirs.end, mine.written)
-        is_reset = end is None or end < mine.start
-        if end is None or is_reset:
-            end = mine.start
-            self._rules["leader.reset_follower"] += 1
-        elif end < theirs.end:
-            self._rules["leader.cut_follower"] += 1
-        epoch = mine.epoch_before(end)
-        return LogCut(theirs.log, end, epoch, is_reset, mine.high_watermark, mine.start)
-
     def _on_reported(self, reported: Reported, clock_ms: int) -> list[LeaderEffect]:
         found = self._sender(reported.replica, reported.epoch)
-        if found is None or reported.session != found.session:
+        if found is None:
             return []
-        if not found.is_following and not reported.is_whole:
+        found.heard_ms = max(found.heard_ms, clock_ms)  # in whatever session
+        if reported.session != found.session or not (found.is_following or reported.is_whole):
             return []  # what it answers the cuts with comes later, or again
-        found.heard_ms = max(found.heard_ms, clock_ms)
+        found.round = reported.round
         found.is_suspected = False
-        effects: list[LeaderEffect] = []
+        effects = self._proven()
         for each in reported.logs:
             if each.log in found.uncompared:
                 continue
@@ -390,7 +393,7 @@ class RangeLeader:
         if written >= log.near_from:
             found.far.discard(key)
         if key in found.lacking:
-            self._check_candidate(found, key, log)
+            found.check_candidate(key, log)
         effects = self._advance(key, log)
         if key in found.fetching and written > found.sent[key]:
             found.fetching.discard(key)
@@ -451,7 +454,7 @@ class RangeLeader:
                 return []
             found.candidate_since_ms = clock_ms
             for key, log in self._logs.items():
-                self._check_candidate(found, key, log)
+                found.check_candidate(key, log)
             self._rules["leader.counts_candidate"] += 1
             effects += self._count()
         if not found.lacking and self._proposal is None:
@@ -461,12 +464,15 @@ class RangeLeader:
     def _propose(self, joins: tuple[Progress, ...], clock_ms: int) -> list[LeaderEffect]:
         """One change at a time: who is caught up joins, who lags leaves as far as the floor lets.
 
-        A follower that has joined takes its own ghost's place.
+        A follower that has joined takes its own ghost's place. Where ends were proposed for a step
+        nobody joins: it may not have flushed them all.
         """
         owner = self._view.range
+        joins = () if self._sealing.has_reported else joins
         replicas = tuple(each.replica for each in joins)
         isr = admitted(owner.isr, replicas)
-        isr = shrunk(isr, self._me, self._gone(isr, clock_ms), self._view.floor)
+        gone = to_leave(isr, self._me, self._progress, partial(self._lags, clock_ms))
+        isr = shrunk(isr, self._me, gone, self._view.floor)
         if isr == owner.isr:
             return []
         joining = tuple(each for each in replicas if each in isr)
@@ -475,18 +481,7 @@ class RangeLeader:
         self._rules["leader.proposed_join" if joining else "leader.proposed_shrink"] += 1
         return [Propose(command), *self._count()]
 
-    def _gone(self, isr: tuple[Replica, ...], clock_ms: int) -> list[int]:
-        """Members that are to leave: ghosts first, who never report, then who lags."""
-        gone = []
-        for each in sorted(isr, key=lambda each: not each.is_ghost):
-            if each == self._me:
-                continue
-            found = self._progress.get(each.ordinal)
-            if found is None or found.replica != each or self._lags(found, clock_ms):
-                gone.append(each.ordinal)
-        return gone
-
-    def _lags(self, found: Progress, clock_ms: int) -> bool:
+    def _lags(self, clock_ms: int, found: Progress) -> bool:
         return found.is_going or clock_ms - found.lags_since_ms() > self._timing.lag_ms
 
     def _on_suspected(self, ordinal: int, clock_ms: int) -> list[LeaderEffect]:
@@ -526,7 +521,8 @@ class RangeLeader:
         if self.is_given_up:
             return [*effects, GiveUpEpoch(self.epoch)]
         for each in self._progress.values():
-            if self._is_too_late(each, clock_ms):
+            is_late = each.is_late_candidate(clock_ms, self._timing.lag_ms)
+            if is_late and each.replica not in self.proposed:
                 effects += self._drop_candidate(each, clock_ms)
             effects += self._consider(each, clock_ms)
         proposal = self._proposal
@@ -536,13 +532,6 @@ class RangeLeader:
             proposal.again_ms = clock_ms + self._timing.propose_ms
             effects.append(Propose(proposal.command))
         return effects
-
-    def _is_too_late(self, found: Progress, clock_ms: int) -> bool:
-        """A candidate that holds the high watermark up for long, and was not proposed."""
-        since_ms = found.candidate_since_ms
-        if since_ms is None or found.replica in self.proposed:
-            return False
-        return clock_ms - since_ms > self._timing.lag_ms
 
     def _drop_candidate(self, found: Progress, clock_ms: int) -> list[LeaderEffect]:
         self._rules["leader.dropped_candidate"] += 1
@@ -556,12 +545,23 @@ class RangeLeader:
             for key in sorted(self._changed)
         )
         self._changed.clear()
+        return self._say(heads, self._progress.values())
+
+    def _say(self, heads: tuple[LogHead, ...], followers: Iterable[Progress]) -> list[LeaderEffect]:
         range_id = self._view.range.id
         return [
-            SendFollower(each.replica.ordinal, Heartbeat(range_id, self.epoch, each.session, heads))
-            for each in self._progress.values()
+            SendFollower(
+                each.replica.ordinal,
+                Heartbeat(range_id, self.epoch, each.session, heads, self._proof.round),
+            )
+            for each in followers
             if each.is_following
         ]
+
+    def _proven(self) -> list[LeaderEffect]:
+        rounds = [each.round for each in self._progress.values()]
+        is_given = self._proof.is_given(rounds, len(self._view.range.replicas))
+        return [LeadProven(self.epoch)] if is_given and not self.is_given_up else []
 
     # --- the applied state ---
 

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tailrace_broker.core.replication.log_ends import LogEnds
-from tailrace_broker.model.replication import LogKey, LogReport
+from tailrace_broker.core.replication.log_ends import LogEnds, common_end
+from tailrace_broker.model.replication import LogCut, LogKey, LogReport, LogStanding
 from tailrace_broker.model.ring_state import Replica
 
 
@@ -55,6 +55,19 @@ class LedLog:
             self.near_from, first_bytes = self._recent.popleft()
             self._recent_bytes -= first_bytes
 
+    def cut_of(self, theirs: LogStanding) -> LogCut:
+        """Where a follower's log parts from this one. O(epochs)."""
+        mine = self.ends
+        if theirs.epochs:
+            end = common_end(mine.known_epochs(), mine.written, theirs.epochs, theirs.end)
+        else:
+            end = min(theirs.end, mine.written)
+        is_reset = end is None or end < mine.start
+        if end is None or is_reset:
+            end = mine.start
+        epoch = mine.epoch_before(end)
+        return LogCut(theirs.log, end, epoch, is_reset, mine.high_watermark, mine.start)
+
     @property
     def caught_up_end(self) -> int:
         """What a replica must hold to be in sync."""
@@ -79,6 +92,7 @@ class Progress:
     - `is_member`: of the ISR as applied;
     - `sent`: by log, up to where; `fetching`: logs of which a piece from the disk is on its way;
     - `is_suspected`, `is_stopping`: its process seems dead, or has said that it is about to stop;
+    - `round`: the last of the leader's that it has answered;
     - `owed`: writes that it must acknowledge as a member of the ISR;
     - `far`: logs in which it is not near; `lacking`: logs in which a candidate is not caught up;
     - `uncompared`: logs that it stood with, and that were not open here: their ends do not count.
@@ -87,12 +101,13 @@ class Progress:
     __slots__ = (
         "_reports", "candidate_since_ms", "far", "fetching", "has_reported", "heard_ms",
         "is_following", "is_member", "is_stopping", "is_suspected", "lacking", "not_before_ms",
-        "owed", "replica", "sent", "session", "uncompared",
+        "owed", "replica", "round", "sent", "session", "uncompared",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, now_ms: int) -> None:
         self.replica = replica
         self.session = -1
+        self.round = 0
         self.has_reported = self.is_following = self.is_member = False
         self.is_suspected = self.is_stopping = False
         self.heard_ms = now_ms
@@ -115,13 +130,32 @@ class Progress:
         """Or it is about to stop."""
         return self.is_going or clock_ms - self.heard_ms > silence_ms
 
-    def begin_session(self, session: int) -> None:
-        """It says where it stands: nothing is on its way to it."""
+    def begin_session(self, session: int, clock_ms: int) -> None:
+        """It says where it stands: nothing is on its way to it.
+
+        The first of an epoch counts as heard; a later one may come because it hears no answer.
+        """
+        if self.session < 0:
+            self.heard_ms = clock_ms
         self.session = session
         self.is_following = False
         self.sent.clear()
         self.fetching.clear()
         self.uncompared.clear()
+
+    def is_late_candidate(self, clock_ms: int, lag_ms: int) -> bool:
+        """It has held the high watermark up for long."""
+        since_ms = self.candidate_since_ms
+        return since_ms is not None and clock_ms - since_ms > lag_ms
+
+    def check_candidate(self, key: LogKey, log: LedLog) -> None:
+        """Note whether a candidate is caught up in the log."""
+        if self.candidate_since_ms is None:
+            return
+        if self.counted(key, is_synced=log.is_synced) < log.caught_up_end:
+            self.lacking.add(key)
+        else:
+            self.lacking.discard(key)
 
     def end_candidacy(self) -> None:
         """Its ends do not count for that any more."""

@@ -1,6 +1,6 @@
 """The events and effects of all replicas of one process (`ranges` in this folder).
 
-Completions of the disk are those of `events`, and so are `Suspected`, `Yield`, `LogStartMoved`,
+Completions of the disk are those of `events`, and so are `Suspected`, `PeerView`, `LogStartMoved`,
 `Stopping` and `Woken`.
 """
 
@@ -15,7 +15,9 @@ from tailrace_broker.core.replication.events import (
     Feed,
     Flushed,
     HoldAppends,
+    LeadProven,
     LogStartMoved,
+    PeerView,
     ReportLost,
     SetLogStart,
     Stopping,
@@ -23,10 +25,9 @@ from tailrace_broker.core.replication.events import (
     Woken,
     WriteFailed,
     Wrote,
-    Yield,
 )
 from tailrace_broker.core.replication.log_ends import LogEnds
-from tailrace_broker.model.commands import ChangeIsr, Lead
+from tailrace_broker.model.commands import AbortStep, ChangeIsr, Lead, Sealed
 from tailrace_broker.model.replication import LogKey, ToFollower, ToLeader
 from tailrace_broker.model.ring_state import Replica, RingState
 
@@ -70,10 +71,17 @@ class LinkBroke:
     ordinal: int
 
 
+@dataclass(frozen=True, slots=True)
+class ProveLead:
+    """Somebody wants to be sure that this process still leads the range."""
+
+    range_id: int
+
+
 LogEvent = Wrote | WriteFailed | Flushed | CutDone | LogStartMoved | LogClosed
 RangesEvent = (
-    StateApplied | LogOpened | LogClosed | HeardPeer | LinkBroke | Suspected | Yield | Stopping
-    | Woken | Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
+    StateApplied | LogOpened | LogClosed | HeardPeer | LinkBroke | Suspected | PeerView | Stopping
+    | ProveLead | Woken | Wrote | WriteFailed | Flushed | CutDone | LogStartMoved
 )  # fmt: skip
 
 # --- out ---
@@ -119,12 +127,13 @@ class SendPeer:
 class ProposeCommand:
     """Ask the ring for this command, unless the same is under way."""
 
-    command: ChangeIsr | Lead
+    command: ChangeIsr | Lead | Sealed | AbortStep
 
 
 RangeEffect = (
     NeedLog | RemoveLog | BeganLeading | EndedLeading | SendPeer | ProposeCommand
     | Feed | Advance | Append | Cut | Advanced | HoldAppends | SetLogStart | ReportLost
+    | LeadProven
 )  # fmt: skip
 
 

@@ -6,12 +6,13 @@ applied. While there is one it gets what the disk reports, else the follower doe
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, assert_never
 
 from tailrace_broker.core.replication.events import (
     Advance,
     Applied,
+    AskProof,
     CutDone,
     Feed,
     FollowerEvent,
@@ -22,11 +23,13 @@ from tailrace_broker.core.replication.events import (
     HoldAppends,
     LeaderEffect,
     LeaderEvent,
+    LeadProven,
     LinkLost,
     LogAdded,
     LogAltered,
     LogRemoved,
     LogStartMoved,
+    PeerView,
     Propose,
     RangeView,
     ReplicationTiming,
@@ -36,7 +39,6 @@ from tailrace_broker.core.replication.events import (
     Stopping,
     Suspected,
     Woken,
-    Yield,
 )
 from tailrace_broker.core.replication.follower import RangeFollower
 from tailrace_broker.core.replication.leader import RangeLeader
@@ -64,8 +66,9 @@ from tailrace_broker.model.replication import (
 )
 from tailrace_broker.model.ring_state import Replica
 
-# Whoever loses the lead again and again gets it back later each time.
-FAILOVER_MEMORY_MS = 1_800_000
+# Whoever loses the lead again and again gets it back later each time: up to 32 times as late, and
+# by default that many are remembered for as long as they then take.
+FAILOVER_MEMORY_MS = 7_200_000
 FAILOVERS_REMEMBERED = 6
 
 
@@ -97,6 +100,7 @@ class RangeReplica:
         self._handed: dict[LogKey, int] = {}  # the end of what was handed out in the epoch
         self._is_stopping = False
         self._failovers_ms: deque[int] = deque(maxlen=FAILOVERS_REMEMBERED)
+        self._peers = PeerView()
 
     @property
     def wake_at_ms(self) -> int:
@@ -169,16 +173,23 @@ class RangeReplica:
         return effects + self._lead_when_ready(now_ms)
 
     def _note_failover(self, view: RangeView, now_ms: int) -> None:
-        """Note when the natural leader loses the lead, as far as this process sees it."""
+        """Note when the natural leader loses the lead, or leaves, as far as this process sees."""
         natural = view.range.natural_leader
         was, now = (None if each is None else each.range.leader for each in (self.view, view))
         if was is not None and was.ordinal == natural and (now is None or now.ordinal != natural):
             self._failovers_ms.append(now_ms)
 
-    def _failback_ms(self, now_ms: int) -> int:
-        """How long the natural leader must be in sync before it leads again."""
-        count = sum(now_ms - at_ms < FAILOVER_MEMORY_MS for at_ms in self._failovers_ms)
-        return self._timing.failback_ms << max(0, count - 1)
+    def is_heard(self, now_ms: int) -> bool | None:
+        """Whether it hears whom it must hear, on the links of replication.
+
+        As leader another replica, else the leader. None: it does not know, or nobody is there.
+        """
+        if self.leader is not None:
+            return self.leader.is_heard(now_ms)
+        leader = None if self.view is None else self.view.range.leader
+        if leader is None or leader.ordinal not in self._peers.heard:
+            return None
+        return self.follower.is_following
 
     def want(self, logs: Mapping[LogKey, LogRules], now_ms: int) -> list[RangeEffect]:
         """Have all logs that the range has now, and no others."""
@@ -244,9 +255,15 @@ class RangeReplica:
             return []
         return self._to_follower(LinkLost(), now_ms)
 
-    def note(self, event: Suspected | Yield, now_ms: int) -> list[RangeEffect]:
-        """A broker seems dead, or can write no more: that matters to the leader."""
+    def note(self, event: Suspected | PeerView, now_ms: int) -> list[RangeEffect]:
+        """What is known of other brokers matters to the leader, this one or the next."""
+        if isinstance(event, PeerView):
+            self._peers = event
         return [] if self.leader is None else self._to_leader(self.leader, event, now_ms)
+
+    def prove_lead(self, now_ms: int) -> list[RangeEffect]:
+        """Ask the others whether this process still leads."""
+        return [] if self.leader is None else self._to_leader(self.leader, AskProof(), now_ms)
 
     def stop(self, now_ms: int) -> list[RangeEffect]:
         """The process is about to stop: others are to lead, and to do without this replica."""
@@ -282,8 +299,10 @@ class RangeReplica:
             return []
         self._leads_as = None
         self._handed.clear()
-        timing = self._timing._replace(failback_ms=self._failback_ms(now_ms))
+        damping = _damping(self._failovers_ms, now_ms)
+        timing = self._timing._replace(failback_ms=self._timing.failback_ms << damping)
         leader = self.leader = RangeLeader(me, view, timing, now_ms, self._rules)
+        leader.succession.peers = self._peers
         effects: list[RangeEffect] = [BeganLeading(leader.epoch)]
         for key in self.ends:
             effects += self._to_leader(leader, self._added(key), now_ms)
@@ -326,10 +345,15 @@ class RangeReplica:
                 me = self.view.range.leader
                 assert me is not None
                 return ProposeCommand(Lead(self._range_id, epoch, me.ordinal, me.registration))
-            case HandOver(epoch, successor):
-                number = successor.registration
-                return ProposeCommand(Lead(self._range_id, epoch, successor.ordinal, number))
-            case Feed() | Advance() | HoldAppends() | SetLogStart():
+            case HandOver(epoch, successor, leaves):
+                number, gone = successor.registration, (self._ordinal,) if leaves else ()
+                return ProposeCommand(Lead(self._range_id, epoch, successor.ordinal, number, gone))
+            case Feed() | Advance() | HoldAppends() | SetLogStart() | LeadProven():
                 return effect
             case _:
                 assert_never(effect)
+
+
+def _damping(moments_ms: Iterable[int], now_ms: int) -> int:
+    """How often to double a time: what happened once costs nothing."""
+    return max(0, sum(now_ms - at_ms < FAILOVER_MEMORY_MS for at_ms in moments_ms) - 1)

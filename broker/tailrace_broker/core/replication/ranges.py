@@ -16,13 +16,13 @@ from tailrace_broker.core.replication.events import (
     CutDone,
     Flushed,
     LogStartMoved,
+    PeerView,
     ReplicationTiming,
     Stopping,
     Suspected,
     Woken,
     WriteFailed,
     Wrote,
-    Yield,
     view_of,
 )
 from tailrace_broker.core.replication.follower import NEVER_MS
@@ -36,12 +36,14 @@ from tailrace_broker.core.replication.range_events import (
     LogOpened,
     NeedLog,
     OfRange,
+    ProveLead,
     RangeEffect,
     RangesEvent,
     StateApplied,
 )
 from tailrace_broker.core.replication.range_replica import LogRules, RangeReplica
-from tailrace_broker.model.replication import LogKey, Run
+from tailrace_broker.core.ring.topics import ids_of
+from tailrace_broker.model.replication import LogKey, Run, Standing, ToFollower, ToLeader
 from tailrace_broker.model.ring_state import RangeState, Replica, RingState, TopicState
 
 # Of a state: what decides which logs a range has.
@@ -49,7 +51,11 @@ _OF_LOGS = ("topics", "deleted", "ranges")
 
 
 class RangeReplicas:
-    """`ranges`: by id, those of which this process has a replica. `wake_at_ms`: see `Woken`."""
+    """`ranges`: by id, those of which this process has a replica. `wake_at_ms`: see `Woken`.
+
+    `is_isolated`: none of those that gossip hears answers what this process leads; since then it
+    has heard none of them, so that nobody makes it lead what it could not commit.
+    """
 
     def __init__(
         self,
@@ -60,12 +66,14 @@ class RangeReplicas:
     ) -> None:
         """`holds` says of which ranges it has replicas, of those that the ring gives it."""
         self.ranges: dict[int, RangeReplica] = {}
+        self.is_isolated = False
         self._holds = holds
         self._ordinal = ordinal
         self._timing = timing
         self._rules = rules
         self._state: RingState | None = None
         self._range_of: dict[LogKey, int] = {}
+        self._early: list[Standing] = []  # of children of the open step
         self._recovered: dict[LogKey, LogEnds] = {}  # open, and not asked for yet
 
     @property
@@ -126,7 +134,7 @@ class RangeReplicas:
             case HeardPeer(message):
                 replica = self.ranges.get(message.range_id)
                 if replica is None:
-                    self._rules["replicas.other_range"] += 1
+                    self._keep_early(message)
                     return []
                 return self._of(message.range_id, replica.heard(message, now_ms))
             case Wrote() | WriteFailed() | Flushed() | CutDone() | LogStartMoved() | LogClosed():
@@ -138,8 +146,15 @@ class RangeReplicas:
                 return self._on_opened(key, ends, now_ms)
             case LinkBroke(ordinal):
                 return self._of_all(lambda replica: replica.link_broke(ordinal, now_ms))
-            case Suspected() | Yield():
+            case Suspected():
                 return self._of_all(lambda replica: replica.note(event, now_ms))
+            case PeerView():
+                effects = self._of_all(lambda replica: replica.note(event, now_ms))
+                self._note_isolation(now_ms)
+                return effects
+            case ProveLead(range_id):
+                replica = self.ranges.get(range_id)
+                return [] if replica is None else self._of(range_id, replica.prove_lead(now_ms))
             case Stopping():
                 return self._of_all(lambda replica: replica.stop(now_ms))
             case Woken():
@@ -171,7 +186,24 @@ class RangeReplicas:
             view = view_of(state, range_id)
             mine_there = me._replace(losses=view.range.losses.get(me.ordinal, 0))
             effects += self._of(range_id, replica.apply(view, mine_there, now_ms))
+        early, self._early = self._early, []
+        for standing in early:
+            replica_there = self.ranges.get(standing.range_id)
+            if replica_there is not None:
+                effects += self._of(standing.range_id, replica_there.heard(standing, now_ms))
+            elif state.step is not None:
+                self._early.append(standing)
         return effects
+
+    def _keep_early(self, message: ToLeader | ToFollower) -> None:
+        """Of a child that a follower knows before its leader does: it need not say it again."""
+        step = None if self._state is None else self._state.step
+        children = () if step is None else (each.id for each in step.children)
+        if isinstance(message, Standing) and message.range_id in children:
+            self._rules["replicas.early_standing"] += 1
+            self._early.append(message)
+        else:
+            self._rules["replicas.other_range"] += 1
 
     def _want_logs(self, state: RingState, now_ms: int) -> list[OfRange]:
         """Have each range hold what its topics have in it; asked for is what is not open."""
@@ -202,6 +234,21 @@ class RangeReplicas:
         if self._state is None:  # later ones were purged while they were opened
             self._recovered[key] = ends
         return []
+
+    # --- isolation ---
+
+    def _note_isolation(self, now_ms: int) -> None:
+        """What it leads says whether it is heard; when it leads nothing, what it follows."""
+        led, followed = set[bool | None](), set[bool | None]()
+        for each in self.ranges.values():
+            (followed if each.leader is None else led).add(each.is_heard(now_ms))
+        if True in led:
+            self.is_isolated = False
+        elif False in led:
+            self._rules["replicas.isolated"] += not self.is_isolated
+            self.is_isolated = True
+        elif True in followed or False not in followed:
+            self.is_isolated = False
 
     # --- the ranges ---
 
@@ -236,5 +283,5 @@ def _wanted(state: RingState, range_ids: Container[int]) -> dict[int, dict[LogKe
 def logs_of(topic: TopicState) -> Iterator[tuple[LogKey, int]]:
     """The topic's logs and their ranges."""
     for slices in topic.slices:
-        for partition in range(slices.first_partition, slices.first_partition + len(slices.starts)):
+        for partition in ids_of(slices):
             yield LogKey(topic.id, partition), slices.range_id

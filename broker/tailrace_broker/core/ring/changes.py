@@ -1,4 +1,4 @@
-"""What a state changes of registrations, leaders and in-sync replicas, in words. Pure."""
+"""What a state changes of registrations, leaders, in-sync replicas and steps, in words. Pure."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -6,12 +6,23 @@ from typing import Literal, NamedTuple
 from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
 
 Kind = Literal[
-    "registered", "fenced", "heard", "retired", "leads", "leaderless", "joined", "left", "ghost"
+    "registered",
+    "fenced",
+    "heard",
+    "retired",
+    "leads",
+    "leaderless",
+    "joined",
+    "left",
+    "ghost",
+    "loss",
+    "sealed",
+    "step",
 ]
 
 
 class RingChange(NamedTuple):
-    """`broker`: whom it is about; None: no broker leads. `range_id`, `epoch`: of a range."""
+    """`broker`: whom it is about; None: no broker. `range_id`, `epoch`: of a range."""
 
     kind: Kind
     broker: int | None
@@ -29,8 +40,11 @@ class AppliedChange(NamedTuple):
 
 
 def changes(before: RingState, after: RingState) -> list[RingChange]:
-    """Of brokers by ordinal, then of ranges by id. O(brokers, ranges) where these differ."""
-    found: list[RingChange] = []
+    """Return what changed of the step, of brokers by ordinal, of ranges by id, then losses.
+
+    O(brokers, ranges) where these differ.
+    """
+    found = [RingChange("step", None, text) for text in _of_step(before, after)]
     if before.brokers is not after.brokers:
         for ordinal in sorted(before.brokers.keys() | after.brokers.keys()):
             was, now = before.brokers.get(ordinal), after.brokers.get(ordinal)
@@ -38,10 +52,27 @@ def changes(before: RingState, after: RingState) -> list[RingChange]:
     if before.ranges is not after.ranges:
         for range_id, owner in sorted(after.ranges.items()):
             known = before.ranges.get(range_id)
-            if known is not owner:
+            if owner.is_sealed:
+                found += _of_sealed(known, owner)
+            elif known is not owner:
                 found += _of_leader(known, owner)
                 found += _of_isr(() if known is None else known.isr, owner)
+    for text in after.accepted_losses[len(before.accepted_losses) :]:
+        found.append(RingChange("loss", None, f"a loss was accepted: {text}"))
     return found
+
+
+def _of_step(before: RingState, after: RingState) -> Iterator[str]:
+    ended, begun = after.last_step, after.step
+    if ended is not None and ended != before.last_step:
+        how = f"is done: {ended.kind}, ring of {ended.brokers_after}"
+        yield f"step {ended.id} " + (f"was cancelled: {ended.why}" if ended.why else how)
+    if begun is not None and (before.step is None or before.step.id != begun.id):
+        ranges = ", ".join(map(str, begun.parents))
+        yield (
+            f"step {begun.id} has begun: {begun.kind}, {begun.brokers_before} → "
+            f"{begun.brokers_after} brokers; it seals ranges {ranges}"
+        )
 
 
 def _of_broker(
@@ -71,6 +102,14 @@ def _of_leader(was: RangeState | None, now: RangeState) -> Iterator[RingChange]:
     elif was is not None and was.leader is not None:
         text = f"range {now.id}: no broker leads since epoch {was.epoch} ended"
         yield RingChange("leaderless", None, text, *place)
+
+
+def _of_sealed(was: RangeState | None, now: RangeState) -> Iterator[RingChange]:
+    """It has no leader and no ISR any more; who copies it later is in its replicas."""
+    if was is None or not was.is_sealed:
+        names = ",".join(map(str, now.complete))
+        text = f"range {now.id} is sealed; whole on brokers {names}"
+        yield RingChange("sealed", None, text, now.id, now.epoch)
 
 
 def _of_isr(before: tuple[Replica, ...], now: RangeState) -> Iterator[RingChange]:

@@ -3,7 +3,7 @@
 from tailrace_broker.core.ring.arithmetic import TOKEN_END, TOKEN_MIN, ring_ranges
 from tailrace_broker.core.ring.commands import RECENT_MAX
 from tailrace_broker.core.ring.topic_commands import TOPICS_MAX
-from tailrace_broker.core.ring.topics import bounds_of, open_ranges
+from tailrace_broker.core.ring.topics import bounds_of, ids_of, open_ranges
 from tailrace_broker.model.ring_state import (
     RangeState,
     Replica,
@@ -32,7 +32,7 @@ def check_brokers_and_ranges(state: RingState) -> None:
     for range_id, each in state.ranges.items():
         assert each.id == range_id < state.next_range_id, each
         if each.is_sealed:
-            _check_sealed(each)
+            _check_sealed(state, each)
         else:
             _check_open(state, each)
     _check_cover(state)
@@ -61,14 +61,18 @@ def check_topics(state: RingState) -> None:
         _check_slices(state, deleted.topic)
 
 
-def _check_sealed(held: RangeState) -> None:
+def _check_sealed(state: RingState, held: RangeState) -> None:
     assert held.sealed_epoch == held.epoch >= 1, held
     assert held.leader is None, held
     assert held.step is None, held
     assert not held.isr, held
-    assert not held.losses, held
+    assert held.losses.keys() <= state.brokers.keys(), held
     assert {*held.complete} <= {*held.replicas}, held
     assert len({*held.complete}) == len(held.complete), held
+    assert len({*held.replicas}) == len(held.replicas), held
+    assert {*held.replicas} <= state.brokers.keys(), held
+    inside = sum(each < state.broker_count for each in held.replicas)
+    assert inside >= state.copies, f"{inside} brokers of the ring are to hold {held}"
 
 
 def _check_open(state: RingState, led: RangeState) -> None:
@@ -107,7 +111,8 @@ def _check_cover(state: RingState) -> None:
 
 def _check_step(state: RingState, step: StepState) -> None:
     assert step.id < state.next_step, step
-    assert abs(step.brokers_after - step.brokers_before) == 1, step
+    by = {"split": 1, "join": -1, "re-slice": 0}[step.kind]
+    assert step.brokers_after == step.brokers_before + by, step
     assert step.brokers_before == state.broker_count, step
     assert step.sealed.keys() == step.prepared.keys() < {*step.parents}, step
     for each in step.parents:
@@ -120,18 +125,23 @@ def _check_step(state: RingState, step: StepState) -> None:
 
 
 def _check_slices(state: RingState, topic: TopicState) -> None:
-    ids = [each for slices in topic.slices for each in _ids(slices)]
-    assert ids == [*range(topic.next_partition)], f"partitions of {topic.name}: {ids}"
+    ids = [each for slices in topic.slices for each in ids_of(slices)]
+    assert ids == sorted({*ids}), f"partitions of {topic.name}: {ids}"
+    assert not ids or ids[-1] + 1 == topic.next_partition, f"partitions of {topic.name}: {ids}"
     ends: dict[int, int] = {}
+    known = frozenset(ids)
     links_down, links_up = set(), set()
     for slices in topic.slices:
         _check_shape(state.ranges[slices.range_id], slices)
         ends |= zip(_ids(slices), slices.sealed_ends, strict=False)
         links_down |= _links(slices, slices.children)
-        links_up |= {(parent, child) for child, parent in _links(slices, slices.parents)}
+        ups = _links(slices, slices.parents) | _links(slices, slices.inherited)
+        links_up |= {(parent, child) for child, parent in ups if parent in known}
         for index, parents in enumerate(slices.parents):
-            assert parents, slices  # a range that follows others has tokens of them alone
-            assert slices.first_offsets[index] == max(ends[each] for each in parents), slices
+            there = [ends[each] for each in parents if each in known]
+            assert slices.first_offsets[index] >= max(there, default=0), slices
+            is_whole = len(there) == len(parents) and index not in slices.gone
+            assert not parents or not is_whole or slices.first_offsets[index] == max(there), slices
     assert links_down == links_up, f"lineage of {topic.name}"
 
 
@@ -139,11 +149,17 @@ def _check_shape(held: RangeState, slices: Slices) -> None:
     count = len(slices.starts)
     assert slices.starts[0] == held.start, slices
     assert all(start < end for start, end in bounds_of(slices, held.end)), slices
-    for each in (slices.first_offsets, slices.parents, slices.sealed_ends, slices.children):
+    lineage = slices.parents, slices.inherited, slices.children
+    for each in (slices.first_offsets, slices.sealed_ends, *lineage):
         assert len(each) in (0, count), slices
     assert len(slices.sealed_ends) == len(slices.children), slices
-    pairs = zip(slices.sealed_ends, slices.first_offsets or (0,) * count, strict=False)
-    assert all(end >= first for end, first in pairs), slices
+    assert len(slices.log_starts) in (0, len(slices.sealed_ends)), slices
+    firsts = slices.firsts
+    for index, end in enumerate(slices.sealed_ends):
+        start = slices.log_starts[index] if slices.log_starts else firsts[index]
+        assert firsts[index] <= start <= end, slices
+        assert bool(slices.children[index]) == (index not in slices.gone), slices
+    assert {*slices.gone} < {*range(len(slices.sealed_ends or (0,)))}, slices
 
 
 def _ids(slices: Slices) -> range:

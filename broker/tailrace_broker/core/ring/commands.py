@@ -3,7 +3,8 @@
 Every broker applies the same commands in the same order and so has the same state: nothing
 here may depend on anything else. A command that is refused changes nothing but `recent`. The rules
 by subject: `core.registrations`, `core.range_commands`, `core.topic_commands`,
-`core.step_commands`; a table of them all: `docs/ring-state.md`.
+`core.step_commands`, `core.reslicing`, `core.copies`, `core.sealed_retention`; a table of them all:
+`docs/ring-state.md`.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +13,15 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring import range_commands, registrations, step_commands, topic_commands
+from tailrace_broker.core.ring import (
+    copies,
+    range_commands,
+    registrations,
+    reslicing,
+    sealed_retention,
+    step_commands,
+    topic_commands,
+)
 from tailrace_broker.core.ring.arithmetic import ring_ranges
 from tailrace_broker.model import commands
 from tailrace_broker.model.commands import Command, Stamped
@@ -41,8 +50,13 @@ _APPLY: dict[type[Command], Callable[[RingState, Any], RingState | Refusal]] = {
     commands.RestoreTopic: topic_commands.restore_topic,
     commands.PurgeTopics: topic_commands.purge_topics,
     commands.BeginStep: step_commands.begin_step,
+    commands.Reslice: reslicing.reslice,
     commands.Sealed: step_commands.seal,
     commands.AbortStep: step_commands.abort_step,
+    commands.Completed: copies.completed,
+    commands.DropCopy: copies.drop_copy,
+    commands.TrimSealed: sealed_retention.trim_sealed,
+    commands.InheritedAll: sealed_retention.inherited,
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from tailrace_broker.core.ring.lost_copies import accept_copy
 from tailrace_broker.core.ring.registrations import without_copy, worse
 from tailrace_broker.core.ring.step_commands import cancel_step
 from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Lead, Lost
@@ -56,7 +57,7 @@ def change_isr(state: RingState, command: ChangeIsr) -> RingState | Refusal:
 
 def accept_loss(state: RingState, command: AcceptLoss) -> RingState | Refusal:
     """A person has said that what this broker has is what counts."""
-    led = _open_range(state, command.range_id, command.epoch)
+    led = _range_in(state, command.range_id, command.epoch)
     if isinstance(led, Refusal):
         return led
     broker = _current(state, command.ordinal, command.registration)
@@ -68,6 +69,8 @@ def accept_loss(state: RingState, command: AcceptLoss) -> RingState | Refusal:
             f"broker {broker.ordinal} has nothing of range {led.id}; name one of"
             f" {_names(led.replicas)}",
         )
+    if led.is_sealed:
+        return accept_copy(state, led, broker, command.lost)
     able = [each for each in led.isr if not each.is_ghost and not _is_fenced(state, each)]
     if able:
         return Refusal(
@@ -101,15 +104,16 @@ def lost(state: RingState, command: Lost) -> RingState | Refusal:
             "stale-registration",
             f"broker {command.ordinal} has registered again, or has reported the loss",
         )
-    copies = held.complete if held.is_sealed else held.replicas
-    if command.ordinal not in copies:
+    if command.ordinal not in held.replicas:
         return Refusal("not-a-replica", f"broker {command.ordinal} has nothing of range {held.id}")
-    if len(copies) == 1:
+    if held.holders == (command.ordinal,):
         return Refusal("only-copy", f"nobody else has what range {held.id} has lost")
     if held.is_sealed:
-        return _with_range(state, without_copy(held, command.ordinal))
+        # What it has said of its copy, and what may still arrive, does not hold any more.
+        lacking = without_copy(held, command.ordinal)
+        return _with_range(state, replace(lacking, losses=_losses_after(held, command.ordinal)))
     if held.step is not None:
-        state = cancel_step(state)
+        state = cancel_step(state, f"a replica of range {held.id} has found damage")
         held = state.ranges[held.id]
     return _with_range(state, _after_loss(held, command.ordinal))
 
@@ -122,8 +126,12 @@ def _after_loss(held: RangeState, ordinal: int) -> RangeState:
         isr=isr,
         version=held.version + 1,
         leader=None if leads else held.leader,
-        losses={**held.losses, ordinal: held.losses.get(ordinal, 0) + 1},
+        losses=_losses_after(held, ordinal),
     )
+
+
+def _losses_after(held: RangeState, ordinal: int) -> dict[int, int]:
+    return {**held.losses, ordinal: held.losses.get(ordinal, 0) + 1}
 
 
 def _damaged(member: Replica) -> Replica:
@@ -166,10 +174,16 @@ def without(isr: Sequence[Replica], gone: Iterable[int], floor: int) -> tuple[Re
 
 def _open_range(state: RingState, range_id: int, epoch: int) -> RangeState | Refusal:
     found = state.ranges.get(range_id)
+    if found is not None and found.is_sealed:
+        return Refusal("range-sealed", f"range {range_id} is sealed; its children go on")
+    return _range_in(state, range_id, epoch)
+
+
+def _range_in(state: RingState, range_id: int, epoch: int) -> RangeState | Refusal:
+    """In this epoch, open or sealed."""
+    found = state.ranges.get(range_id)
     if found is None:
         return Refusal("range-not-found", f"there is no range {range_id}")
-    if found.is_sealed:
-        return Refusal("range-sealed", f"range {range_id} is sealed; its children go on")
     if found.epoch != epoch:
         return Refusal("stale-epoch", f"range {range_id} is in epoch {found.epoch}, not {epoch}")
     return found
@@ -213,7 +227,7 @@ def _not_in_sync(led: RangeState, leader: Replica) -> Refusal:
 
 def _led(state: RingState, led: RangeState, leader: Replica, isr: tuple[Replica, ...]) -> RingState:
     if led.step is not None:
-        state = cancel_step(state)
+        state = cancel_step(state, f"range {led.id} has begun epoch {led.epoch + 1}")
     now = replace(
         led,
         epoch=led.epoch + 1,

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.arithmetic import UNITS
+from tailrace_broker.core.ring.copies import without_replica
 from tailrace_broker.core.ring.step_commands import cancel_step
+from tailrace_broker.core.ring.step_ends import participants
 from tailrace_broker.model.commands import Fence, Register, Retire
 from tailrace_broker.model.ring_state import (
     CAUSES,
@@ -25,15 +27,17 @@ from tailrace_broker.model.ring_state import (
     TopicState,
 )
 
+# So many disks that have left are refused when they come back. An older one is a disk that has
+# lost all: none of its starts is known.
+RETIRED_MAX = 32
+
 
 def register(state: RingState, command: Register) -> RingState | Refusal:
     """The process is this broker from now on, unless a newer one is."""
     if not command.starts or not 0 <= command.ordinal < UNITS:
         return Refusal("invalid-parameter", f"an ordinal is 0 to {UNITS - 1}; its start is given")
     if command.incarnation in state.retired:
-        return Refusal(
-            "retired", f"broker {command.ordinal} has left with this disk; give it an empty one"
-        )
+        return Refusal("retired", f"broker {command.ordinal} has left the ring with this disk")
     before = state.brokers.get(command.ordinal)
     start = command.starts[-1].id
     if before is not None and before.incarnation == command.incarnation:
@@ -95,7 +99,7 @@ def retire(state: RingState, command: Retire) -> RingState | Refusal:
         return Refusal("broker-not-found", f"broker {command.ordinal} has never registered")
     if broker.ordinal < state.broker_count:
         return Refusal("in-the-ring", f"broker {broker.ordinal} is of the ring; shrink it first")
-    if state.step is not None and _is_in_step(state, broker.ordinal):
+    if state.step is not None and broker.ordinal in participants(state.step, state):
         return Refusal("step-open", f"broker {broker.ordinal} takes part in the open step")
     holding = [each for each in state.ranges.values() if broker.ordinal in each.replicas]
     if holding and not command.accept_loss:
@@ -107,14 +111,21 @@ def retire(state: RingState, command: Retire) -> RingState | Refusal:
     return replace(
         state,
         brokers=brokers,
-        ranges={**state.ranges, **{each.id: _left(each, broker.ordinal) for each in holding}},
-        retired=(*state.retired, broker.incarnation),
+        ranges={
+            **state.ranges,
+            **{
+                each.id: without_replica(each, broker.ordinal)
+                for each in state.ranges.values()
+                if broker.ordinal in each.replicas or broker.ordinal in each.losses
+            },
+        },
+        retired=(*state.retired, broker.incarnation)[-RETIRED_MAX:],
         last_numbers={**state.last_numbers, broker.ordinal: broker.number},
         accepted_losses=state.accepted_losses
         + tuple(
-            f"range {each.id}: its only whole copy left with broker {broker.ordinal}"
+            f"range {each.id}: broker {broker.ordinal} has left, and no other has a whole copy"
             for each in holding
-            if each.complete == (broker.ordinal,)
+            if {*each.complete} <= {broker.ordinal}
         ),
     )
 
@@ -144,14 +155,14 @@ def _ranges_after(
     )
     ranges = {**state.ranges}
     for each in state.ranges.values():
+        if now.ordinal in each.losses:  # they are counted by registration
+            losses = {key: count for key, count in each.losses.items() if key != now.ordinal}
+            each = ranges[each.id] = replace(each, losses=losses)
         if each.is_sealed:
             is_damaged = each.id in damaged and len(each.complete) > 1
             if now.ordinal in each.complete and (now.loss == "disk" or is_damaged):
                 ranges[each.id] = without_copy(each, now.ordinal)
             continue
-        if now.ordinal in each.losses:  # they are counted by registration
-            losses = {key: count for key, count in each.losses.items() if key != now.ordinal}
-            each = ranges[each.id] = replace(each, losses=losses)
         # What the only copy has lost nobody has: none can be elected in its place.
         is_only = len(each.isr) == 1
         cause = worse(now.loss, "damage") if each.id in damaged and not is_only else now.loss
@@ -223,21 +234,6 @@ def _with_unflushed(state: RingState, before: Registration, now: Registration) -
 
 def _cancelled(state: RingState, ordinal: int) -> RingState:
     """Without the step in which the broker takes part: what it has said for it does not hold."""
-    if state.step is None or not _is_in_step(state, ordinal):
+    if state.step is None or ordinal not in participants(state.step, state):
         return state
-    return cancel_step(state)
-
-
-def _is_in_step(state: RingState, ordinal: int) -> bool:
-    assert state.step is not None
-    touched = [*(state.ranges[each] for each in state.step.parents), *state.step.children]
-    return any(ordinal in each.replicas for each in touched)
-
-
-def _left(held: RangeState, ordinal: int) -> RangeState:
-    assert held.is_sealed, held.id  # an open one has replicas of the ring only
-    return replace(
-        held,
-        replicas=tuple(each for each in held.replicas if each != ordinal),
-        complete=tuple(each for each in held.complete if each != ordinal),
-    )
+    return cancel_step(state, f"broker {ordinal} has registered again")

@@ -26,12 +26,17 @@ Role = Leading | Following
 
 def roles(state: RingState, mine: Registration | None) -> dict[int, Role]:
     """The role of the process with this registration, by range id. O(ranges)."""
-    return {range_id: _role(owner, mine) for range_id, owner in state.ranges.items()}
+    return {range_id: _role(state, owner, mine) for range_id, owner in state.ranges.items()}
 
 
 def copies_of(owner: RangeState) -> tuple[int, ...]:
-    """The brokers that have logs of the range: its replicas, of a sealed one the whole copies."""
-    return (owner.complete or owner.replicas) if owner.is_sealed else owner.replicas
+    """The brokers that have logs of the range: its holders, or all that are to be when none is."""
+    return owner.holders or owner.replicas
+
+
+def is_elsewhere(owner: RangeState, ordinal: int) -> bool:
+    """Other brokers have what this one, a replica, has said to have of the range, or is to have."""
+    return ordinal in owner.replicas and owner.holders != (ordinal,)
 
 
 def is_replicated(owner: RangeState) -> bool:
@@ -39,9 +44,11 @@ def is_replicated(owner: RangeState) -> bool:
     return len(owner.replicas) > 1 and not owner.is_sealed
 
 
-def _role(owner: RangeState, mine: Registration | None) -> Role:
+def _role(state: RingState, owner: RangeState, mine: Registration | None) -> Role:
     if owner.sealed_epoch is not None:
-        return Following(owner.sealed_epoch, _reader(owner, mine))
+        return Following(
+            owner.sealed_epoch, reader_of(state, owner, None if mine is None else mine.ordinal)
+        )
     leader = owner.leader
     if leader is None or mine is None or leader.ordinal != mine.ordinal:
         return Following(owner.epoch, None if leader is None else leader.ordinal)
@@ -50,9 +57,12 @@ def _role(owner: RangeState, mine: Registration | None) -> Role:
     return Following(owner.epoch, None)  # an earlier process of this broker led it
 
 
-def _reader(owner: RangeState, mine: Registration | None) -> int | None:
-    """A broker with a whole copy of a sealed range, this one if it can."""
+def reader_of(state: RingState, owner: RangeState, ordinal: int | None) -> int | None:
+    """A broker with a whole copy of a sealed range: this one if it has one, else one that lives."""
     copies = copies_of(owner)
-    if mine is not None and mine.ordinal in copies:
-        return mine.ordinal
-    return next(iter(copies), None)
+    if ordinal in copies:
+        return ordinal
+    living = (each for each in copies if each in state.brokers)
+    return min(
+        living, key=lambda each: (state.brokers[each].is_fenced, copies.index(each)), default=None
+    )

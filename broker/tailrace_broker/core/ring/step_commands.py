@@ -11,6 +11,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.arithmetic import UNITS, Range
+from tailrace_broker.core.ring.copies import with_copies
 from tailrace_broker.core.ring.steps import Step, overlaps, plan_step
 from tailrace_broker.core.ring.topics import (
     bounds_of,
@@ -20,6 +21,8 @@ from tailrace_broker.core.ring.topics import (
 )
 from tailrace_broker.model.commands import AbortStep, BeginStep, Sealed
 from tailrace_broker.model.ring_state import (
+    EndedStep,
+    LineageChange,
     RangeState,
     Refusal,
     Replica,
@@ -36,7 +39,7 @@ def begin_step(state: RingState, command: BeginStep) -> RingState | Refusal:
     """The ranges that it changes are to be sealed by their leaders."""
     count = state.broker_count
     if state.step is not None:
-        return Refusal("step-open", f"step {state.step.id} is under way; wait for its end")
+        return step_open(state.step)
     if command.brokers_before != count:
         return Refusal(
             "stale-broker-count", f"the ring has {count} brokers, not {command.brokers_before}"
@@ -45,16 +48,46 @@ def begin_step(state: RingState, command: BeginStep) -> RingState | Refusal:
     if not 1 <= after_count <= UNITS:
         return Refusal("invalid-parameter", f"a ring has 1 to {UNITS} brokers")
     plan = plan_step(before_count=count, after_count=after_count)
-    parents, children = _changed(state, plan)
+    parents, children = changed_ranges(state, plan)
     leaving = count - 1 if command.kind == "shrink" else None
-    refusal = _check_ready(state, parents, leaving) or _check_joining(state, children)
+    refusal = why_not_ready(state, parents, children, leaving=leaving)
     if refusal is not None:
         return refusal
+    kind: LineageChange = "split" if command.kind == "grow" else "join"
+    return with_step(state, kind, after_count, parents, children)
+
+
+def step_open(step: StepState) -> Refusal:
+    """What another step is refused with."""
+    return Refusal("step-open", f"step {step.id} is under way; wait for its end")
+
+
+def why_not_ready(
+    state: RingState,
+    parents: Iterable[RangeState],
+    children: Iterable[RangeState],
+    *,
+    leaving: int | None = None,
+) -> Refusal | None:
+    """Why these cannot be sealed and followed now; None: they can. `leaving`: a broker that may
+    lack what the parents have.
+    """
+    return _check_ready(state, parents, leaving) or _check_joining(state, children)
+
+
+def with_step(
+    state: RingState,
+    kind: LineageChange,
+    brokers_after: int,
+    parents: Sequence[RangeState],
+    children: tuple[RangeState, ...],
+) -> RingState:
+    """The state with a step begun."""
     begun = StepState(
         state.next_step,
-        "split" if command.kind == "grow" else "join",
-        count,
-        after_count,
+        kind,
+        state.broker_count,
+        brokers_after,
         tuple(each.id for each in parents),
         children,
     )
@@ -90,6 +123,9 @@ def seal(state: RingState, command: Sealed) -> RingState | Refusal:
         step,
         sealed={**step.sealed, sealed.id: command.ends},
         prepared={**step.prepared, sealed.id: command.prepared},
+        held_after_ms=command.held_after_ms
+        if step.held_after_ms is None
+        else min(step.held_after_ms, command.held_after_ms),
     )
     if len(reported.sealed) < len(reported.parents):
         return replace(state, step=reported)
@@ -100,10 +136,10 @@ def abort_step(state: RingState, command: AbortStep) -> RingState | Refusal:
     """As if it had not begun; the ids that it gave are not given again."""
     if state.step is None or state.step.id != command.step:
         return Refusal("step-not-open", f"step {command.step} has ended")
-    return cancel_step(state)
+    return cancel_step(state, _why_late(state, state.step, command))
 
 
-def cancel_step(state: RingState) -> RingState:
+def cancel_step(state: RingState, why: str) -> RingState:
     """Its ranges take events again, and topics that have waited get partitions in them."""
     assert state.step is not None
     freed = {each: replace(state.ranges[each], step=None) for each in state.step.parents}
@@ -118,6 +154,7 @@ def cancel_step(state: RingState) -> RingState:
         ranges={**state.ranges, **freed},
         topics={**state.topics, **topics},
         step=None,
+        last_step=_ended(state.step, why),
     )
 
 
@@ -134,10 +171,7 @@ def new_range(range_id: int, planned: Range, factor: int) -> RangeState:
     )
 
 
-# --- begin ---
-
-
-def _changed(state: RingState, plan: Step) -> tuple[list[RangeState], tuple[RangeState, ...]]:
+def changed_ranges(state: RingState, plan: Step) -> tuple[list[RangeState], tuple[RangeState, ...]]:
     """The ranges that end and those that follow, both in token order."""
     before, after = list(plan.parents), list(plan.children)
     if plan.continued is not None:
@@ -152,6 +186,9 @@ def _changed(state: RingState, plan: Step) -> tuple[list[RangeState], tuple[Rang
         for index, each in enumerate(sorted(after, key=_start))
     )
     return parents, children
+
+
+# --- begin ---
 
 
 def _start(planned: Range) -> int:
@@ -184,6 +221,33 @@ def _check_joining(state: RingState, children: Iterable[RangeState]) -> Refusal 
     return None
 
 
+# --- abort ---
+
+
+def _why_late(state: RingState, step: StepState, command: AbortStep) -> str:
+    """Which range the others waited for, and why: as its leader says, else as the state does."""
+    late = [each for each in step.parents if each not in step.sealed]
+    range_id = command.range_id if command.range_id in late else late[0]
+    is_own = range_id == command.range_id
+    why = command.why if is_own else _what_it_lacks(state.ranges[range_id], step)
+    return f"range {range_id} could not be sealed in time: {why}"
+
+
+def _what_it_lacks(late: RangeState, step: StepState) -> str:
+    in_sync = {replica.ordinal for replica in late.isr if not replica.is_ghost}
+    missing = {*late.replicas} - in_sync - step.leaving
+    if missing:
+        return f"broker {min(missing)} is not in sync"
+    assert late.leader is not None, late.id  # as it had when the step began; else that was ended
+    return f"its leader, broker {late.leader.ordinal}, has not reported its ends"
+
+
+def _ended(step: StepState, why: str = "") -> EndedStep:
+    return EndedStep(
+        step.id, step.kind, step.brokers_before, step.brokers_after, why, step.held_after_ms
+    )
+
+
 # --- sealed ---
 
 
@@ -197,8 +261,7 @@ def _check_ends(state: RingState, sealed: RangeState, ends: Ends) -> Refusal | N
             "wrong-partitions", f"the ends are not those of the partitions of range {sealed.id}"
         )
     for topic_id, each in expected.items():
-        firsts = each.first_offsets or (0,) * len(each.starts)
-        if any(end < first for end, first in zip(ends[topic_id], firsts, strict=True)):
+        if any(end < first for end, first in zip(ends[topic_id], each.firsts, strict=True)):
             return Refusal("invalid-parameter", f"an end is below the first offset: {topic_id}")
     return None
 
@@ -255,13 +318,15 @@ def _done(state: RingState, step: StepState) -> RingState | Refusal:
     lineage = _Lineage(parents, children, step.sealed)
     sealed = {each.id: _sealed(each) for each in parents}
     born = {each.id: each for each in children}
-    return replace(
+    after = replace(
         state,
         broker_count=step.brokers_after,
         ranges={**state.ranges, **sealed, **born},
         topics={name: lineage.follow(topic) for name, topic in state.topics.items()},
         step=None,
+        last_step=_ended(step),
     )
+    return with_copies(after)
 
 
 def _born(

@@ -5,6 +5,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from tailrace_broker.core.ring.copies import begun_again
 from tailrace_broker.core.ring.topics import open_ranges, with_partitions
 from tailrace_broker.model.commands import (
     AlterTopic,
@@ -45,7 +46,7 @@ def create_topic(state: RingState, command: CreateTopic) -> RingState | Refusal:
 
 
 def alter_topic(state: RingState, command: AlterTopic) -> RingState | Refusal:
-    """The topic with these settings changed."""
+    """The topic with these settings changed; its partitions follow with steps (`reslicing`)."""
     topic = _find(state, command.name, command.topic_id)
     if isinstance(topic, Refusal):
         return topic
@@ -57,12 +58,6 @@ def alter_topic(state: RingState, command: AlterTopic) -> RingState | Refusal:
         settings = msgspec.convert(wanted, TopicSettings)
     except (msgspec.ValidationError, InvalidParameterError) as error:
         return Refusal("invalid-parameter", str(error))
-    if settings.partitions_per_range != topic.settings.partitions_per_range:
-        return Refusal(
-            "partitions-fixed",
-            f'partitionsPerRange of topic "{topic.name}" cannot be changed in this version; '
-            "create another topic",
-        )
     unflushed = topic.unflushed
     if topic.settings.durability == "written" and settings.durability != "written":
         unflushed = tuple((each.ordinal, each.number) for each in state.brokers.values())
@@ -86,6 +81,12 @@ def restore_topic(state: RingState, command: RestoreTopic) -> RingState | Refusa
     if found is None:
         return Refusal("not-in-trash", f"there is no deleted topic {command.topic_id}")
     topic = found.topic
+    if topic.lacks_copies:
+        return Refusal(
+            "ring-changed",
+            f'topic "{topic.name}" was deleted before brokers came or left, who copied sealed '
+            "partitions without it; it cannot be restored",
+        )
     if command.new_name is not None:
         refusal = _check_name(command.new_name, may_be_internal=False)
         if refusal is not None:
@@ -104,7 +105,8 @@ def restore_topic(state: RingState, command: RestoreTopic) -> RingState | Refusa
     del deleted[topic.id]
     held = {each.range_id for each in topic.slices}
     lacking = [each for each in open_ranges(state) if each.id not in held]
-    return _with_topic(replace(state, deleted=deleted), with_partitions(topic, lacking))
+    state = begun_again(replace(state, deleted=deleted), topic)
+    return _with_topic(state, with_partitions(topic, lacking))
 
 
 def purge_topics(state: RingState, command: PurgeTopics) -> RingState:

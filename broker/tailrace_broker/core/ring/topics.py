@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
+from operator import add
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.arithmetic import slice_bounds
 from tailrace_broker.model.ring_state import RangeState, RingState, Slices, TopicState
-from tailrace_broker.model.topic import Partition, Topic
+from tailrace_broker.model.topic import Partition, Sliced, Topic
 
 # What `slice_starts` remembers: topics of a ring share a few shapes of slices.
 _SHAPES_MAX = 65_536
@@ -22,7 +23,12 @@ def topic_of(state: RingState, topic: TopicState) -> Topic:
         for slices in topic.slices
         for partition in _partitions(state.ranges[slices.range_id], slices)
     ]
-    return Topic(topic.name, topic.id, topic.settings, tuple(partitions))
+    sliced = {
+        slices.range_id: Sliced(slices.first_partition, slices.starts[0], len(slices.starts))
+        for slices in topic.slices
+        if slices.gone
+    }
+    return Topic(topic.name, topic.id, topic.settings, tuple(partitions), sliced=sliced)
 
 
 def open_ranges(state: RingState) -> list[RangeState]:
@@ -60,6 +66,17 @@ def bounds_of(slices: Slices, end: int) -> list[tuple[int, int]]:
     return list(zip(slices.starts, chain(slices.starts[1:], (end,)), strict=True))
 
 
+def ids_of(slices: Slices) -> list[int]:
+    """The partitions' ids, without those that are gone."""
+    first = slices.first_partition
+    return [first + index for index in range(len(slices.starts)) if index not in slices.gone]
+
+
+def topic_with_id(state: RingState, topic_id: UUID) -> TopicState | None:
+    """Return a topic that is not deleted. O(topics)."""
+    return next((each for each in state.topics.values() if each.id == topic_id), None)
+
+
 def slices_in(state: RingState, range_id: int) -> dict[UUID, Slices]:
     """By topic its partitions in the range, where it has some. O(topics)."""
     return {
@@ -79,17 +96,15 @@ def _partitions(owner: RangeState, slices: Slices) -> Iterator[Partition]:
         return
     count = len(bounds)
     nothing: tuple[tuple[int, ...], ...] = ((),) * count
-    for index, ((start, end), first_offset, parents, sealed_end, children) in enumerate(
-        zip(
-            bounds,
-            slices.first_offsets or (0,) * count,
-            slices.parents or nothing,
-            slices.sealed_ends or (None,) * count,
-            slices.children or nothing,
-            strict=True,
-        ),
-        slices.first_partition,
-    ):
-        yield Partition(
-            index, owner.id, epoch, start, end, first_offset, parents, sealed_end, children
-        )
+    rest = zip(
+        slices.firsts,
+        map(add, slices.parents or nothing, slices.inherited or nothing),
+        slices.sealed_ends or (None,) * count,
+        slices.children or nothing,
+        slices.log_starts or (None,) * count,
+        strict=True,
+    )
+    gone = frozenset(slices.gone)
+    for index, ((start, end), lineage) in enumerate(zip(bounds, rest, strict=True)):
+        if index not in gone:
+            yield Partition(slices.first_partition + index, owner.id, epoch, start, end, *lineage)

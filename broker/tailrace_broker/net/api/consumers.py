@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from functools import partial
+from time import monotonic
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -10,7 +12,13 @@ from msgspec import Meta
 
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 from tailrace_broker.memory.pool import Lease
-from tailrace_broker.model.errors import InvalidParameterError, TailraceError
+from tailrace_broker.model.damage import given_up
+from tailrace_broker.model.errors import (
+    InvalidParameterError,
+    NotReadyError,
+    TailraceError,
+    TopicNotFoundError,
+)
 from tailrace_broker.model.group import (
     SESSION_MS_DEFAULT,
     SESSION_MS_MAX,
@@ -199,9 +207,14 @@ async def poll(broker: Broker, call: Call) -> Response:
     polled = await broker.groups.poll(parameters.consumer_id, said, parameters.wait_ms)
     lease = broker.read_memory.lease()
     polled, parts = await _read(broker, polled, lease, _bounds(parameters, content_type), ends_s)
-    delivery = broker.groups.deliver(polled, [part.end for part in parts]) if parts else None
+    ends = [part.end for part in parts]
+    delivery = await broker.groups.deliver(polled, ends) if parts else None
     if delivery is None:
         return _nothing(polled)
+    for part in parts:
+        with suppress(NotReadyError, TopicNotFoundError):
+            counts = broker.hosted(part.fetch_range.topic.name).counts
+            counts.read_records += part.end - part.fetch_range.start
     body: Sequence[bytes | memoryview] | AsyncIterator[bytes]
     headers = _headers(polled, delivery)
     if content_type == BATCH_CONTENT_TYPE:
@@ -306,19 +319,28 @@ async def _read(
     broker: Broker, group_poll: GroupPoll, lease: Lease, bounds: PollBounds, ends_s: float
 ) -> tuple[GroupPoll, list[Part]]:
     """What a poll delivers, no parts: nothing. What cannot be read is left out, and others are
-    waited for; CorruptPartitionError and ReadFailedError when nothing else has come.
+    waited for; CorruptPartitionError and ReadFailedError when nothing else has come. What is lost
+    for good is passed over at once: others may have records all the time.
     """
     unreadable: dict[TopicPartition, TailraceError] = {}
     while True:
+        began_s = monotonic()
         parts = await read_parts(broker.read_memory, lease, group_poll, bounds)
-        if any(part.end > part.fetch_range.start for part in parts):
+        broker.counters.fetch_seconds.add(monotonic() - began_s)
+        are_empty = all(part.end == part.fetch_range.start for part in parts)
+        met = {
+            part.fetch_range.tp: part.problem
+            for part in parts
+            if part.problem is not None and part.end == part.fetch_range.start
+        }
+        passed = {tp: error for tp, error in met.items() if given_up(error) is not None}
+        if not are_empty and not passed:
             return group_poll, parts
-        met = {part.fetch_range.tp: part.problem for part in parts if part.problem is not None}
         if not met:
             break
-        unreadable |= met
+        unreadable |= {tp: met[tp] for tp in met.keys() - passed.keys()}
         left_ms = round(1000 * max(0, ends_s - asyncio.get_running_loop().time()))
-        group_poll = await broker.groups.poll_on(group_poll, unreadable, left_ms)
+        group_poll = await broker.groups.poll_on(group_poll, unreadable | passed, left_ms)
     if group_poll.problem is not None:
         raise group_poll.problem.with_traceback(None)  # others share it
     return group_poll, []

@@ -37,7 +37,7 @@ class GroupAnswer(msgspec.Struct, rename="camel", kw_only=True):
     oldest_unread: Annotated[
         str | None, Meta(description="When the oldest of them was appended; null: there is none.")
     ]
-    lost: Annotated[int, Meta(description="Records that retention removed before they were read.")]
+    lost: Annotated[int, Meta(description="Records that were gone before they were read.")]
 
 
 class GroupsAnswer(msgspec.Struct):

@@ -4,7 +4,9 @@ A group's name says which one that is: the leader of its partition of `__groups`
 consumer name the consumer alone: the broker that knew it last is asked, then the others. A consumer
 is registered with one group, so that one of them knows it at most.
 
-While a coordinator changes, a request that has done nothing yet is tried again for a while.
+While a coordinator changes, a request that has done nothing yet is tried again for a while. Over a
+step of the ring groups go on in other partitions: where two brokers do not know of the same ones,
+neither can say that nobody knows a consumer.
 """
 
 import asyncio
@@ -29,6 +31,8 @@ from tailrace_broker.net.http.router import Call, Handler, Response
 # For how long a request is tried again while its coordinator changes; and how often.
 RETRY_SECONDS_MAX = 5.0
 RETRY_SECONDS = 0.05
+# What a broker that forwards a consumer's request knows of the partitions that keep groups.
+_GENERATION = b"tailrace-groups-generation"
 
 _Once = Callable[[], Awaitable[Response]]
 
@@ -54,7 +58,7 @@ def of_consumer(handle: Handler, *, is_repeatable: bool = True) -> Handler:
     @wraps(handle)
     async def routed(broker: Broker, call: Call) -> Response:
         if call.is_forwarded:
-            return await handle(broker, call)
+            return await _answered(broker, call, handle)
         names_delivery = read_confirmation(call.headers).delivery is not None
         consumer_id = call.parameters.consumer_id
         return await _retried(
@@ -102,7 +106,8 @@ def other_coordinators(broker: Broker) -> list[int]:
     state = broker.ring.state
     topic = None if state is None else state.topics.get(GROUPS_TOPIC)
     for each in () if state is None or topic is None else topic.slices:
-        if state is not None and state.ranges[each.range_id].leader is None:
+        owner = state.ranges[each.range_id] if state is not None else None
+        if owner is not None and owner.leader is None and not owner.is_sealed:
             raise NoLeaderError(
                 f"no broker leads range {each.range_id} now, which keeps groups; try again",
                 topic=GROUPS_TOPIC,
@@ -159,15 +164,32 @@ async def _by_group(
         return await handle(broker, call)
     except NotLeaderError as error:
         leader = _coordinator_in(error)
-        if leader is None:
+        if leader in (None, broker.ordinal):  # a step has sealed the partition here
             raise
     return await _forward(broker, leader, forwarded or call)
+
+
+async def _answered(broker: Broker, call: Call, handle: Handler) -> Response:
+    """Handle what another broker has forwarded. NotReadyError: it knows of other partitions."""
+    try:
+        return await handle(broker, call)
+    except ConsumerNotRegisteredError:
+        generation = call.headers.get(_GENERATION)
+        if generation is not None and generation != b"%d" % broker.groups.generation:
+            raise _other_partitions() from None
+        raise
+
+
+def _other_partitions() -> NotReadyError:
+    return NotReadyError("groups go on in other partitions, which not all brokers know yet")
 
 
 async def _by_consumer(broker: Broker, call: Call, handle: Handler, consumer_id: str) -> Response:
     """One that cannot say whether it knows the consumer keeps nobody from asking the others."""
     refusal: TailraceError
     unsure: TailraceError | None = None
+    generation = broker.groups.generation
+    forwarded = call._replace(headers={**call.headers, _GENERATION: b"%d" % generation})
     try:
         return await handle(broker, call)
     except ConsumerNotRegisteredError as error:
@@ -176,7 +198,7 @@ async def _by_consumer(broker: Broker, call: Call, handle: Handler, consumer_id:
         refusal = unsure = error
     for ordinal in _likely_first(broker, consumer_id):
         try:
-            response = await _forward(broker, ordinal, call)
+            response = await _forward(broker, ordinal, forwarded)
         except ConsumerNotRegisteredError:
             continue
         except (NoLeaderError, NotLeaderError, NotReadyError) as error:
@@ -185,6 +207,8 @@ async def _by_consumer(broker: Broker, call: Call, handle: Handler, consumer_id:
         broker.groups.note_coordinator(consumer_id, ordinal)
         return response
     other_coordinators(broker)  # all groups have one
+    if generation != broker.groups.generation:
+        raise _other_partitions()
     raise (unsure or refusal).with_traceback(None)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
@@ -12,11 +13,19 @@ from msgspec import UNSET
 from tailrace_broker.codec.records import format_timestamp
 from tailrace_broker.core.groups.group import Group
 from tailrace_broker.core.groups.kind import check_consumer_group
-from tailrace_broker.core.groups.state import LogBounds, PartitionProgress, progress
+from tailrace_broker.core.groups.state import (
+    UNKNOWN,
+    LogBounds,
+    PartitionProgress,
+    progress,
+)
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     InvalidBodyError,
     InvalidParameterError,
+    NoLeaderError,
+    NotLeaderError,
+    NotReadyError,
     OffsetOutOfRangeError,
     OverloadError,
     ReadFailedError,
@@ -41,23 +50,27 @@ from tailrace_broker.net.api.group_bodies import (
 )
 from tailrace_broker.net.api.group_routing import other_coordinators
 from tailrace_broker.net.api.partition_ends import PartitionEnds, ends_of
-from tailrace_broker.net.api.topics import json_response, parse_body
-from tailrace_broker.net.broker import Broker, GroupView, OpenLog, OpenTopic
+from tailrace_broker.net.api.topics import is_damaged, json_response, parse_body
+from tailrace_broker.net.broker import Broker, GroupView, OpenTopic
 from tailrace_broker.net.http.router import Call, Response
 from tailrace_broker.net.http.timestamps import read_timestamp
+from tailrace_broker.net.logs import OpenLog, ReadLog
 
 # What a group's state can be without being its source.
 _STATES = ("active", "idle")
 # Of the partitions of one group; a group has at most so many reads under way.
 _READS_AT_ONCE = 16
+_Ends = Mapping[TopicPartition, PartitionEnds]
 _LISTED = tuple(field.name for field in msgspec.structs.fields(GroupAnswer))
 
 
 async def list_groups(broker: Broker, call: Call) -> Response:
     """Return all groups; to another broker those that are coordinated here."""
-    answers = []
+    broker.groups.check_loaded()  # what is being read is not left out
+    await broker.groups.check_surely_led()
+    answers, known = [], dict[str, _Ends]()
     for view in broker.groups.views():
-        whole = await _described(broker, view)
+        whole = await _described(broker, view, known)
         answers.append(GroupAnswer(**{name: getattr(whole, name) for name in _LISTED}))
         await asyncio.sleep(0)  # others' requests come in between
     for ordinal in () if call.is_forwarded else other_coordinators(broker):
@@ -68,12 +81,15 @@ async def list_groups(broker: Broker, call: Call) -> Response:
 
 async def describe_group(broker: Broker, call: Call) -> Response:
     """A group with its consumers and partitions."""
-    return json_response(await _described(broker, broker.groups.view(call.parameters.group)))
+    name = call.parameters.group
+    await broker.groups.check_surely_led(name)
+    return json_response(await _described(broker, broker.groups.view(name), {}))
 
 
 async def reset_group(broker: Broker, call: Call) -> Response:
     """Move a group that has no consumers."""
     name = call.parameters.group
+    await broker.groups.check_surely_led(name)
     group = broker.groups.view(name).group
     wanted = parse_body(call.body, GroupReset)
     check_consumer_group(name, group.source)
@@ -134,43 +150,78 @@ async def delete_group(broker: Broker, call: Call) -> Response:
 
 
 class _Found(NamedTuple):
-    """How far a group is in a partition; `log` None: it is damaged."""
+    """How far a group is in a partition; `bounds` None: it is damaged. `log`: the replica here."""
 
     topic: Topic
     progress: PartitionProgress
+    bounds: LogBounds | None
     log: OpenLog | None
 
 
 class GroupTotals(NamedTuple):
     """Records of all partitions of a group.
 
-    `lag`: not dealt with, None when a partition is damaged. `lost`: removed by retention before the
-    group read them, those at its positions included.
+    `lag`: not dealt with, None when that of a partition is not known. `lost`: gone before the group
+    read them, those at its positions that retention has removed included. `lags`: of each topic.
     """
 
     lag: int | None
     lost: int
+    lags: Mapping[str, int | None]
 
 
 def totals_of(view: GroupView) -> GroupTotals:
-    """Return the totals of a group at one moment."""
-    return _totals(view.group, _found(view))
+    """Return the totals of a group at one moment, as far as this broker has heard."""
+    return _totals(view.group, _found(view, {}))
 
 
-def _found(view: GroupView) -> list[_Found]:
-    """Return all its partitions at one moment."""
+def _found(view: GroupView, ends: _Ends) -> list[_Found]:
+    """Return all its partitions at one moment; `ends`: of those that are elsewhere."""
     found: list[_Found] = []
     for _, hosted in sorted(view.topics.items()):
         topic = hosted.topic
         logs = [_replica_or_none(hosted, each.partition) for each in topic.partitions]
         bounds = [
-            None
+            _bounds_of(hosted, partition, view, ends)
             if log is None
             else LogBounds(log.log_start, log.high_watermark, log.lost_end is not None)
-            for log in logs
+            for partition, log in zip(topic.partitions, logs, strict=True)
         ]
-        found += map(_Found, repeat(topic), progress(topic, view.group.position, bounds), logs)
+        rows = progress(topic, view.group.position, bounds)
+        found += map(_Found, repeat(topic), rows, bounds, logs)
     return found
+
+
+def _bounds_of(
+    hosted: OpenTopic, partition: Partition, view: GroupView, ends: _Ends
+) -> LogBounds | None:
+    """Of a partition that has no replica here, or a damaged one."""
+    if is_damaged(hosted, partition):
+        return None
+    tp = TopicPartition(hosted.topic.topic_id, partition.partition)
+    known = ends.get(tp)
+    if known is not None:
+        return LogBounds(known.log_start, known.high_watermark)
+    if partition.sealed_end is not None:
+        return LogBounds(partition.known_start, partition.sealed_end)
+    heard = view.heard(tp)
+    return UNKNOWN if heard is None else LogBounds(*heard)
+
+
+async def _ends_elsewhere(broker: Broker, view: GroupView, known: dict[str, _Ends]) -> _Ends:
+    """Ask who leads partitions of its topics that have no replica here; `known`: by topic."""
+    ends: dict[TopicPartition, PartitionEnds] = {}
+    for name, hosted in view.topics.items():
+        partitions = hosted.topic.partitions
+        if name not in known and any(
+            _replica_or_none(hosted, each.partition) is None and not is_damaged(hosted, each)
+            for each in partitions
+        ):
+            known[name] = {}
+            with suppress(OverloadError):  # what some leader does not say is not known
+                known[name] = await ends_of(broker, [name])
+        ends |= known.get(name, {})
+    return ends
 
 
 def _replica_or_none(hosted: OpenTopic, partition: int) -> OpenLog | None:
@@ -184,33 +235,43 @@ def _replica_or_none(hosted: OpenTopic, partition: int) -> OpenLog | None:
 def _totals(group: Group, found: Sequence[_Found]) -> GroupTotals:
     lags = [each.progress.lag for each in found]
     lag = None if None in lags else sum(lag for lag in lags if lag is not None)
-    return GroupTotals(lag, group.lost + sum(_lost_at_position(group, each) for each in found))
+    by_topic: dict[str, int | None] = {}
+    for each in found:
+        known, more = by_topic.get(each.topic.name, 0), each.progress.lag
+        by_topic[each.topic.name] = None if known is None or more is None else known + more
+    lost = group.lost + sum(_lost_at_position(group, each) for each in found)
+    return GroupTotals(lag, lost, by_topic)
 
 
 def _lost_at_position(group: Group, each: _Found) -> int:
     """Records that retention removed since the group is where it is; a poll counts them."""
-    if each.log is None:
+    if each.bounds is None:
         return 0
     partition = TopicPartition(each.topic.topic_id, each.progress.partition.partition)
-    return max(0, each.log.log_start - group.positions.get(partition, each.log.log_start))
+    log_start = each.bounds.log_start
+    return max(0, log_start - group.positions.get(partition, log_start))
 
 
-async def _described(broker: Broker, view: GroupView) -> GroupDescription:
-    """A group at one moment, then the times of what it has not read. ReadMemoryFullError."""
-    rows = _found(view)
+async def _described(broker: Broker, view: GroupView, known: dict[str, _Ends]) -> GroupDescription:
+    """A group at one moment, then the times of what it has not read. ReadMemoryFullError.
+
+    `known`: ends of topics that were asked for already.
+    """
+    rows = _found(view, await _ends_elsewhere(broker, view, known))
     description = _description(view, rows)
     reads = asyncio.Semaphore(_READS_AT_ONCE)
 
-    async def find(partition: GroupPartition, log: OpenLog) -> None:
+    async def find(partition: GroupPartition, log: ReadLog, log_start: int) -> None:
         async with reads:
-            offset = max(partition.position, log.log_start)
+            offset = max(partition.position, log_start)
             partition.oldest_unread = await _append_time(broker, log, offset)
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            for partition, (_, _, log) in zip(description.partitions, rows, strict=True):
-                if log is not None and partition.lag:
-                    tasks.create_task(find(partition, log))
+            for partition, row in zip(description.partitions, rows, strict=True):
+                if row.bounds is not None and partition.lag:
+                    log = row.log or broker.groups.log_elsewhere(row.topic, partition.partition)
+                    tasks.create_task(find(partition, log, row.bounds.log_start))
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
     times = [each.oldest_unread for each in description.partitions]
@@ -238,7 +299,8 @@ def _description(view: GroupView, found: Sequence[_Found]) -> GroupDescription:
 
 
 def _partition(group: Group, found: _Found) -> GroupPartition:
-    topic, each, log = found
+    topic, each, bounds, _ = found
+    is_known = bounds is not None and bounds is not UNKNOWN
     partition = TopicPartition(topic.topic_id, each.partition.partition)
     return GroupPartition(
         topic=topic.name,
@@ -246,10 +308,10 @@ def _partition(group: Group, found: _Found) -> GroupPartition:
         consumer=group.owners.get(partition),
         position=each.position,
         committed=group.stored.get(partition, each.partition.first_offset),
-        log_start=None if log is None else log.log_start,
-        high_watermark=None if log is None else log.high_watermark,
+        log_start=bounds.log_start if bounds and is_known else None,
+        high_watermark=bounds.high_watermark if bounds and is_known else None,
         lag=each.lag,
-        lost=None if log is None else _lost_at_position(group, found),
+        lost=_lost_at_position(group, found) if is_known else None,
         state=each.state,
         oldest_unread=None,
     )
@@ -275,7 +337,7 @@ def _consumers(view: GroupView) -> list[ConsumerAnswer]:
     ]
 
 
-async def _append_time(broker: Broker, log: OpenLog, offset: int) -> str | None:
+async def _append_time(broker: Broker, log: ReadLog, offset: int) -> str | None:
     """Return when the record was appended; None when it cannot be read."""
 
     async def read() -> int | None:
@@ -285,6 +347,8 @@ async def _append_time(broker: Broker, log: OpenLog, offset: int) -> str | None:
     try:
         append_time_us = await broker.read_memory.run(read)
     except (CorruptPartitionError, ReadFailedError, OffsetOutOfRangeError, TopicNotFoundError):
+        return None
+    except (NoLeaderError, NotLeaderError, NotReadyError):  # nobody says now
         return None
     return None if append_time_us is None else format_timestamp(append_time_us).decode()
 
@@ -366,7 +430,7 @@ def _reset_of(
     if found is None:
         log = hosted.log_of(partition)  # else it says why there is none
         found = PartitionEnds(log.log_start, log.high_watermark)
-    return _Reset(hosted.topic, hosted.topic.partitions[partition], found)
+    return _Reset(hosted.topic, hosted.topic.at(partition), found)
 
 
 def _outside(reset: _Reset, offset: int) -> InvalidParameterError:

@@ -12,8 +12,10 @@ import msgspec
 from tailrace_broker.codec.records import format_timestamp
 from tailrace_broker.model.errors import NoLeaderError
 from tailrace_broker.model.group import TopicPartition
+from tailrace_broker.net.api.range_states import server_of
 from tailrace_broker.net.api.topics import OffsetsAnswer, PartitionState, log_or_none
-from tailrace_broker.net.broker import Broker, OpenLog, OpenTopic
+from tailrace_broker.net.broker import Broker, OpenTopic
+from tailrace_broker.net.logs import OpenLog
 
 
 class PartitionEnds(NamedTuple):
@@ -66,7 +68,7 @@ async def ends_of(
 
 
 async def _local(broker: Broker, log: OpenLog, time_us: int | None) -> PartitionEnds:
-    log.check_end()
+    await log.check_end()
     at_time = None
     if time_us is not None:
         at_time = await broker.read_memory.run(partial(log.find_timestamp, time_us))
@@ -94,16 +96,15 @@ def _said(state: PartitionState) -> PartitionEnds | None:
 
 
 def _leader_of(broker: Broker, hosted: OpenTopic, range_id: int) -> int:
-    """Return who leads it. NoLeaderError."""
-    state = broker.ring.state
-    leader = None if state is None else state.ranges[range_id].leader
-    if leader is None:
+    """Return who leads it, or has it if it is sealed. NoLeaderError."""
+    server = server_of(broker, range_id)
+    if server is None:
         raise NoLeaderError(
             f'no broker leads range {range_id} of topic "{hosted.topic.name}" now; try again',
             topic=hosted.topic.name,
             range=range_id,
         )
-    return leader.ordinal
+    return server
 
 
 def _check_all(present: Sequence[OpenTopic], ends: dict[TopicPartition, PartitionEnds]) -> None:

@@ -35,7 +35,8 @@ from tailrace_broker.net.api.record_texts import (
     lines_of,
     unpinned_bytes,
 )
-from tailrace_broker.net.broker import GroupPoll, ReadLog
+from tailrace_broker.net.broker import GroupPoll
+from tailrace_broker.net.logs import ReadLog
 
 # What does not keep a poll from the other partitions.
 _UNREADABLE = (

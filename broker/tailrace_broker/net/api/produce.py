@@ -1,8 +1,10 @@
 """A produce request -> appends -> its answer; the same for every listener (docs/protocol.md)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from functools import partial
+from operator import itemgetter
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -19,9 +21,17 @@ from tailrace.wire import (
 from tailrace_broker.codec.batch import BatchBody
 from tailrace_broker.codec.by_partition import PartitionRecords, split_keyed_lines, split_records
 from tailrace_broker.codec.columns import Int32s, RecordColumns
+from tailrace_broker.core.forwarding.partition_queue import is_sealed
+from tailrace_broker.core.log.derived_ids import Links, derived_id
 from tailrace_broker.core.log.producers import Producer
+from tailrace_broker.core.ring.arithmetic import token, tokens
 from tailrace_broker.model.append_outcome import Appended, AppendFailed, AppendOutcome
-from tailrace_broker.model.errors import InvalidBodyError, InvalidParameterError, TailraceError
+from tailrace_broker.model.errors import (
+    InvalidBodyError,
+    InvalidParameterError,
+    NotReadyError,
+    TailraceError,
+)
 from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.api.produce_bodies import (
     EventBody,
@@ -36,12 +46,16 @@ from tailrace_broker.net.api.produce_bodies import (
 )
 from tailrace_broker.net.api.producer_headers import Sender, read_sender
 from tailrace_broker.net.api.redirect import wants_redirect
-from tailrace_broker.net.broker import Appends, Broker, OpenTopic
+from tailrace_broker.net.broker import Broker, OpenTopic
 from tailrace_broker.net.http.problems import problem_members
 from tailrace_broker.net.http.router import AnswerCallback, Call, Response
+from tailrace_broker.net.logs import Appends
 
 # The member of an answer whose request created the topic.
 _CREATED = "topicCreated"
+# Numbers of parts are partitions, or these.
+_ELSEWHERE = -1
+_FINER = 1 << 30
 _CREATED_MEMBER = b',"topicCreated":true'
 _STORED = b'{"topic":"%s","partition":%d,"offset":%d,"count":%d,"durability":"%s","copies":%d%s%s}'
 
@@ -93,7 +107,7 @@ def produce(broker: Broker, call: Call, answer: AnswerCallback) -> None:
         topic = call.parameters.topic
         hosted = broker.present(topic)
         if hosted is not None:
-            _append(format_, _Request(broker, call, sender, hosted, answer))
+            _append(_Request(broker, call, sender, hosted, answer, format_))
         else:
             use = partial(_use, format_, broker, call, sender, answer)
             check = partial(format_.read, broker, call)
@@ -108,12 +122,21 @@ class _Request(NamedTuple):
     sender: Sender | None
     hosted: OpenTopic
     answer: AnswerCallback
+    format_: "_Format"
     is_new: bool = False
 
-    @property
-    def producer(self) -> Producer | None:
-        """Return the producer of a request that may be sent again."""
-        return self.sender and self.sender.producer
+    def producer_at(self, partition: int, key: bytes | None) -> Producer | None:
+        """Return the producer of a request that may be sent again, as the partition knows it."""
+        sender = self.sender
+        if sender is None or partition not in self.hosted.origins:
+            return sender and sender.producer
+        placing = key if key is not None else sender.name
+        return _derived(sender.producer, self.hosted.origins[partition].of(token(placing)))
+
+    def producer_through(self, links: Links) -> Producer | None:
+        """Likewise, of a part whose keys have come there through these partitions."""
+        sender = self.sender
+        return sender and _derived(sender.producer, links)
 
     def partition_of(self, key: bytes | None) -> int:
         """Return the partition.
@@ -123,16 +146,31 @@ class _Request(NamedTuple):
         placing = self.sender.name if key is None and self.sender is not None else key
         return self.hosted.partition_of_key(placing)
 
-    def appends_to(self, partition: int) -> Appends:
-        """Where to append to a partition; raises why that cannot be."""
+    def read(self) -> Any:
+        """Return what the body brings."""
+        return self.format_.read(self.broker, self.call, self.hosted.topic)
+
+    def appends_to(self, partition: int, moved: TailraceError | None = None) -> Appends:
+        """Where to append to a partition; raises why that cannot be. `moved`: see `Broker`."""
         if wants_redirect(self.call):
-            return self.hosted.open_log_of(partition)
-        return self.broker.appends_to(self.hosted, partition)
+            with suppress(NotReadyError):  # it is led here, and is about to be open
+                log = self.hosted.open_log_of(partition)
+                if log.is_led:
+                    return log
+        return self.broker.appends_to(self.hosted, partition, moved)
+
+    def note_taken(self, event_count: int) -> None:
+        """So many events go to logs; fewer than none: they go to others instead."""
+        self.broker.counters.produced_events += event_count
+        self.hosted.counts.produced_events += event_count
 
     def answer_one(self, partition: int, count: int, outcome: AppendOutcome) -> None:
         """Answer a request whose records are all in one partition."""
         if isinstance(outcome, Appended):
             self.answer(Response((self.stored(partition, count, outcome), b"\n")))
+        elif is_sealed(outcome.error) and self.format_.by_key:
+            self.note_taken(-count)
+            _append(self, outcome.error)  # to the child that has the key
         else:
             self.answer_error(outcome.error)
 
@@ -143,6 +181,8 @@ class _Request(NamedTuple):
     def stored(self, partition: int, count: int, stored: Appended) -> bytes:
         """Return as JSON what is stored in one partition."""
         topic = self.hosted.topic
+        if stored.partition is not None:
+            partition = stored.partition  # an ancestor has them
         # Neither a topic's name nor its durability has a character that JSON escapes.
         return _STORED % (
             topic.name.encode(),
@@ -191,7 +231,7 @@ def _use(
         assert error is not None
         answer(_marked(error) if is_new else error)
     else:
-        _append(format_, _Request(broker, call, sender, hosted, answer, is_new))
+        _append(_Request(broker, call, sender, hosted, answer, format_, is_new))
 
 
 def _marked(error: TailraceError) -> TailraceError:
@@ -201,40 +241,44 @@ def _marked(error: TailraceError) -> TailraceError:
     return marked
 
 
-def _append(format_: "_Format", request: _Request) -> None:
+def _append(request: _Request, moved: TailraceError | None = None) -> None:
     try:
-        body = format_.read(request.broker, request.call, request.hosted.topic)
-        format_.append(request, body)
+        request.format_.append(request, request.read(), moved)
     except TailraceError as error:
         request.answer_error(error)
+    else:
+        if moved is None:
+            request.hosted.counts.produced_bytes += len(request.call.body)
 
 
-def _append_event(request: _Request, body: EventBody) -> None:
+def _append_event(request: _Request, body: EventBody, moved: TailraceError | None) -> None:
     """Coalesced with other requests' events."""
     key = request.call.parameters.key
     partition = request.partition_of(key)
     done = partial(request.answer_one, partition, 1)
-    request.appends_to(partition).append_event(key, *body, done, request.producer)
-    request.broker.counters.produced_events += 1
+    producer = request.producer_at(partition, key)
+    request.appends_to(partition, moved).append_event(key, *body, done, producer)
+    request.note_taken(1)
 
 
-def _append_lines(request: _Request, body: RecordColumns | KeyedBody) -> None:
+def _append_lines(
+    request: _Request, body: RecordColumns | KeyedBody, moved: TailraceError | None
+) -> None:
     """A batch of its own; with keys in the lines, one for each partition that they belong to."""
     if isinstance(body, KeyedBody):
-        lines, timestamp_us, flags = body
-        partitions = request.hosted.partitions_of_keys(lines.keys)
-        _append_each(request, split_keyed_lines(lines, partitions, timestamp_us, flags=flags))
+        _append_each(request, body)
         return
-    partition = request.partition_of(request.call.parameters.key)
+    key = request.call.parameters.key
+    partition = request.partition_of(key)
     done = partial(request.answer_one, partition, body.record_count)
-    request.appends_to(partition).append_columns(body, done, request.producer)
-    request.broker.counters.produced_events += body.record_count
+    producer = request.producer_at(partition, key)
+    request.appends_to(partition, moved).append_columns(body, done, producer)
+    request.note_taken(body.record_count)
 
 
-def _append_records(request: _Request, body: RecordsBody) -> None:
+def _append_records(request: _Request, body: RecordsBody, _: TailraceError | None) -> None:
     """A batch for each partition that the records' keys belong to."""
-    partitions = _partitions_of(request, body.records.keys)
-    _append_each(request, split_records(body.records, partitions, flags=body.flags))
+    _append_each(request, body)
 
 
 def _partitions_of(request: _Request, keys: Sequence[bytes | None]) -> Int32s:
@@ -246,37 +290,85 @@ def _partitions_of(request: _Request, keys: Sequence[bytes | None]) -> Int32s:
     return partitions
 
 
-def _append_each(request: _Request, parts: Sequence[PartitionRecords]) -> None:
+def _append_each(request: _Request, body: KeyedBody | RecordsBody) -> None:
     """A batch for each partition."""
-    collected = _Collected(request, len(parts))
-    for partition, columns in parts:
-        count = columns.record_count
-        done = partial(collected.add, partition, count)
-        try:
-            log = request.appends_to(partition)
-        except TailraceError as error:
-            done(AppendFailed(error))
-        else:
-            log.append_columns(columns, done, request.producer)
-            request.broker.counters.produced_events += count
+    placed = _placed(request, body)
+    parts = _split(body, placed.numbers)
+    collected = _Collected(request, placed.numbers, len(parts))
+    for number, columns in parts:
+        collected.append(number, placed.place_of(number), columns)
 
 
-def _append_batch(request: _Request, body: BatchBody) -> None:
+class _Placed(NamedTuple):
+    """The part of the request that each record belongs to: its partition, or one of `finer`."""
+
+    numbers: Int32s
+    finer: Mapping[int, "_Place"]
+
+    def place_of(self, number: int) -> "_Place":
+        return self.finer.get(number) or _Place(number, ())
+
+
+class _Place(NamedTuple):
+    """A partition, and through which of its ancestors the keys of a part have come there."""
+
+    partition: int
+    links: Links
+
+
+def _placed(request: _Request, body: KeyedBody | RecordsBody) -> _Placed:
+    """Of a producer's request what has come from several parents of a partition is several parts:
+    each of the parents may have its own.
+    """
+    keys = body.lines.keys if isinstance(body, KeyedBody) else body.records.keys
+    if isinstance(body, KeyedBody):
+        partitions = request.hosted.partitions_of_keys(body.lines.keys)
+    else:
+        partitions = _partitions_of(request, body.records.keys)
+    origins, sender = request.hosted.origins, request.sender
+    found = origins.keys() & set(partitions.tolist()) if origins and sender is not None else ()
+    if not found or sender is None:
+        return _Placed(partitions, {})
+    key_tokens = tokens([sender.name if key is None else key for key in keys])
+    numbers, finer = partitions.copy(), dict[int, _Place]()
+    for partition in sorted(found):
+        mine, here = origins[partition], partitions == partition
+        first = _FINER + len(finer)
+        numbers[here] = first + np.searchsorted(mine.starts, key_tokens[here], side="right") - 1
+        finer |= {first + at: _Place(partition, links) for at, links in enumerate(mine.links)}
+    return _Placed(numbers, finer)
+
+
+def _split(body: KeyedBody | RecordsBody, numbers: Int32s) -> Sequence[PartitionRecords]:
+    if isinstance(body, KeyedBody):
+        lines, timestamp_us, flags = body
+        return split_keyed_lines(lines, numbers, timestamp_us, flags=flags)
+    return split_records(body.records, numbers, flags=body.flags)
+
+
+def _append_batch(request: _Request, body: BatchBody, moved: TailraceError | None) -> None:
     """Appended as it is under a header of the leader's."""
     partition: int = request.call.parameters.partition
     done = partial(request.answer_one, partition, body.record_count)
-    request.appends_to(partition).append_batch(body, done, request.producer)
-    request.broker.counters.produced_events += body.record_count
+    producer = request.sender and request.sender.producer
+    request.appends_to(partition, moved).append_batch(body, done, producer)
+    request.note_taken(body.record_count)
+
+
+def _derived(producer: Producer, links: Links) -> Producer:
+    """Return the producer as a partition knows it whose events have come through these."""
+    return Producer(derived_id(producer.id, links), producer.sequence) if links else producer
 
 
 class _Format(NamedTuple):
     """A content type: how its body is read, with which parameters that say nothing for it, and how
-    what was read is appended.
+    what was read is appended. `by_key`: the keys of its events say where they go.
     """
 
     read: Callable[[Broker, Call, Topic], Any]
-    append: Callable[[_Request, Any], None]
+    append: Callable[[_Request, Any, TailraceError | None], None]
     foreign: tuple[str, ...]
+    by_key: bool = True
 
 
 _FORMATS = {
@@ -289,34 +381,80 @@ _FORMATS = {
         read_json_records, _append_records, ("partition_key", "key_path", "timestamp", "partition")
     ),
     BATCH_CONTENT_TYPE: _Format(
-        read_batch, _append_batch, ("partition_key", "key_path", "timestamp")
+        read_batch, _append_batch, ("partition_key", "key_path", "timestamp"), by_key=False
     ),
 }
 _WIRE_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(ProduceParameters)}
 
 
 class _Collected:
-    """Gathers the outcomes of one request's partitions; answers when the last is there."""
+    """Gathers the outcomes of one request's parts; answers when the last is there.
 
-    def __init__(self, request: _Request, partition_count: int) -> None:
+    A part is what is appended at once to one partition. Its number is below 0 if it was made when
+    the partition of another was sealed.
+    """
+
+    def __init__(self, request: _Request, part_of: Int32s, part_count: int) -> None:
+        """`part_of`: of each record the number of its part."""
         self._request = request
-        self._missing = partition_count
-        self._elements: dict[int, bytes] = {}
+        self._part_of = part_of
+        self._missing = part_count
+        self._elements: list[tuple[int, bytes]] = []  # by partition
         self._errors: list[TailraceError] = []
+        self._moved_count = 0
 
-    def add(self, partition: int, count: int, outcome: AppendOutcome) -> None:
+    def append(
+        self,
+        number: int,
+        place: _Place,
+        columns: RecordColumns,
+        moved: TailraceError | None = None,
+    ) -> None:
+        """Append a part."""
+        partition, count = place.partition, columns.record_count
+        done = partial(self._add, number, partition, count)
+        try:
+            log = self._request.appends_to(partition, moved)
+        except TailraceError as error:
+            done(AppendFailed(error))
+        else:
+            log.append_columns(columns, done, self._request.producer_through(place.links))
+            self._request.note_taken(count)
+
+    def _add(self, number: int, partition: int, count: int, outcome: AppendOutcome) -> None:
         request = self._request
         if isinstance(outcome, Appended):
-            self._elements[partition] = request.stored(partition, count, outcome)
+            self._elements.append((partition, request.stored(partition, count, outcome)))
+        elif is_sealed(outcome.error):
+            request.note_taken(-count)
+            self._move(number, partition, count, outcome.error)
+            return
         else:
             self._errors.append(outcome.error)
-            self._elements[partition] = request.failed(partition, count, outcome.error)
+            self._elements.append((partition, request.failed(partition, count, outcome.error)))
         self._missing -= 1
         if self._missing:
             return
         if len(self._errors) == len(self._elements):
             request.answer_error(self._errors[0])
         else:
-            elements = [self._elements[key] for key in sorted(self._elements)]
-            body = b"[%s]\n" % b",".join(elements)
+            self._elements.sort(key=itemgetter(0))
+            body = b"[%s]\n" % b",".join(element for _, element in self._elements)
             request.answer(Response((body,), status=207 if self._errors else 200))
+
+    def _move(self, number: int, partition: int, count: int, moved: TailraceError) -> None:
+        """The partition of a part was sealed before it took it: its records go on by their keys."""
+        try:
+            body = self._request.read()
+        except TailraceError as error:  # the topic was altered meanwhile
+            self._add(number, partition, count, AppendFailed(error))
+            return
+        placed = _placed(self._request, body)
+        is_moved = self._part_of == number
+        numbers = np.where(is_moved, placed.numbers, _ELSEWHERE).astype(np.int32)
+        parts = [part for part in _split(body, numbers) if part.partition != _ELSEWHERE]
+        self._missing += len(parts) - 1
+        for found, columns in parts:
+            self._moved_count += 1
+            self._part_of = np.where(numbers == found, -self._moved_count, self._part_of)
+            self.append(-self._moved_count, placed.place_of(found), columns, moved)

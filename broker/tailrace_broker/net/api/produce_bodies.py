@@ -148,8 +148,7 @@ def read_batch(broker: Broker, call: Call, topic: Topic) -> BatchBody:
         raise InvalidParameterError(
             "partition is missing; a ready-made batch names its partition", parameter="partition"
         )
-    if partition >= len(topic.partitions):
-        raise topic.no_partition(partition)
+    topic.at(partition)
     batch = parse_ready_batch(call.body)
     _check_not_ahead(broker, batch.largest_timestamp_us)
     return batch

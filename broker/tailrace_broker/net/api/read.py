@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import groupby
+from time import monotonic
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from tailrace_broker.codec.batch import StoredBatch, decompress_payload
 from tailrace_broker.codec.records import unpack_columns
 from tailrace_broker.memory.pool import Lease
 from tailrace_broker.memory.read_memory import ReadMemory
+from tailrace_broker.model.damage import Damage
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     InvalidParameterError,
@@ -35,7 +37,7 @@ from tailrace_broker.net.api.record_texts import (
     unpinned_bytes,
 )
 from tailrace_broker.net.api.redirect import wants_redirect
-from tailrace_broker.net.broker import Broker, OpenLog, OpenTopic
+from tailrace_broker.net.broker import Broker, OpenTopic
 from tailrace_broker.net.http.router import (
     DIGITS_MAX,
     Call,
@@ -46,6 +48,7 @@ from tailrace_broker.net.http.router import (
     shortened,
 )
 from tailrace_broker.net.http.timestamps import TIMESTAMP_FORMS, read_timestamp
+from tailrace_broker.net.logs import OpenLog
 
 RECORDS_DEFAULT = 1_000
 RECORDS_MAX = 100_000
@@ -136,7 +139,8 @@ async def read_partition(broker: Broker, call: Call) -> Response:
     """
     parameters: ReadParameters = call.parameters
     partition = parameters.partition
-    hosted = broker.hosted(parameters.topic)
+    find = broker.hosted_for_brokers if call.is_forwarded else broker.hosted
+    hosted = find(parameters.topic)
     content_type = preferred_type(call.accept, (*_TEXT_TYPES, BATCH_CONTENT_TYPE))
     read = partial(_read_from, broker, hosted, parameters, content_type)
     if wants_redirect(call):
@@ -182,7 +186,13 @@ async def _read_from(
         with suppress(TimeoutError):
             async with asyncio.timeout(parameters.wait_ms / 1000):
                 await log.wait_beyond(offset)
-    return await _read(broker, hosted, log, parameters, offset, content_type)
+    if offset >= log.high_watermark and log.is_served and not log.knows_end:
+        await log.check_end()  # a new leader has what was acknowledged there, and will know it soon
+    try:
+        return await _read(broker, hosted, log, parameters, offset, content_type)
+    except OffsetOutOfRangeError:  # what a leader lacks that is none any more another may have
+        await log.check_end()
+        raise
 
 
 async def read_last(broker: Broker, call: Call) -> Response:
@@ -265,17 +275,20 @@ async def _find_offset(broker: Broker, log: OpenLog, parameters: ReadParameters)
             )
         find = partial(log.find_timestamp, read_timestamp(parameters.timestamp))
         offset = await broker.read_memory.run(find)
-        return log.high_watermark if offset is None else offset
+        if offset is None:
+            await log.check_end()
+            return log.high_watermark
+        return offset
     if text is None or text == "earliest":
         return log.log_start
     if text == "latest":
-        log.check_end()
+        await log.check_end()
         return log.high_watermark
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdigit() and len(digits) <= DIGITS_MAX:
         if not text.startswith("-"):
             return int(digits)
-        log.check_end()
+        await log.check_end()
         return max(log.log_start, log.high_watermark - int(digits))
     raise InvalidParameterError(
         f"offset is {shortened(text)}; it is earliest, latest, a whole number, or -n for n records "
@@ -292,6 +305,7 @@ async def _read(
     offset: int,
     content_type: str,
 ) -> Response:
+    began_s = monotonic()
     high_watermark = log.high_watermark  # of one moment, so that live producers do not prolong it
     body: Sequence[bytes | memoryview] | AsyncIterator[bytes]
     lease = broker.read_memory.lease()
@@ -315,7 +329,9 @@ async def _read(
         "tailrace-high-watermark": str(high_watermark),
         "tailrace-log-start": str(log.log_start),
     }
-    partition = hosted.topic.partitions[parameters.partition]
+    partition = hosted.topic.at(parameters.partition)
+    hosted.counts.read_records += next_offset - offset
+    broker.counters.fetch_seconds.add(monotonic() - began_s)
     headers |= _state_headers(partition, next_offset)
     return Response(body, content_type, 200, headers, lease)
 
@@ -355,8 +371,13 @@ async def _times_of_last(
     broker: Broker, log: OpenLog, count: int
 ) -> AsyncIterator[tuple[int, int]]:
     """(timestamp, offset) of the last `count` records, batch by batch."""
-    offset, end = max(log.log_start, log.high_watermark - count), log.high_watermark
+    await log.check_end()
+    end = log.high_watermark
+    lost = [each for each in log.quarantined if each.is_accepted and each.end_offset <= end]
+    offset = _start_of_last(log.log_start, end, count, lost)
     while offset < end:
+        within = (each for each in lost if each.first_offset <= offset < each.end_offset)
+        offset = next((each.end_offset for each in within), offset)
         for batch in await broker.read_memory.run(partial(log.read, offset, READ_BYTES_DEFAULT)):
             for entry in _times(batch, offset, end):
                 yield entry
@@ -364,6 +385,16 @@ async def _times_of_last(
             offset = batch.header.end_offset
             if offset >= end:
                 return
+
+
+def _start_of_last(log_start: int, end: int, count: int, lost: Sequence[Damage]) -> int:
+    """Return where the last `count` records begin; those of `lost`, in order, do not count."""
+    for loss in reversed(lost):
+        behind = end - loss.end_offset
+        if behind >= count:
+            break
+        end, count = loss.first_offset, count - behind
+    return max(log_start, end - count)
 
 
 def _times(batch: StoredBatch, offset: int, end: int) -> list[tuple[int, int]]:

@@ -11,9 +11,14 @@ from msgspec import Meta
 
 from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.arithmetic import UNITS
-from tailrace_broker.model.commands import AcceptLoss
-from tailrace_broker.model.errors import InvalidParameterError, RingRefusedError
+from tailrace_broker.model.commands import Retire, StepKind
+from tailrace_broker.model.errors import (
+    InvalidParameterError,
+    RingRefusedError,
+    StepNotTakenError,
+)
 from tailrace_broker.model.ring_state import (
+    EndedStep,
     RangeState,
     Refusal,
     Registration,
@@ -22,7 +27,7 @@ from tailrace_broker.model.ring_state import (
 )
 from tailrace_broker.net.api.range_states import condition_of
 from tailrace_broker.net.api.topics import json_response, parse_body
-from tailrace_broker.net.broker import Broker, Ring, RingView
+from tailrace_broker.net.broker import Broker, Ring, RingView, Steps
 from tailrace_broker.net.http.router import Call, Parameters, Response
 
 RANGE_ID_MAX = 2**31 - 1
@@ -107,6 +112,10 @@ class RangeAnswer(msgspec.Struct, rename="camel", kw_only=True):
         list[FollowerAnswer] | None,
         Meta(description="How far they are behind; null: another broker leads the range."),
     ]
+    complete: Annotated[
+        Ordinals | None,
+        Meta(description="Of a sealed range the replicas that hold all of it; null: it is open."),
+    ]
     state: Annotated[
         str,
         Meta(
@@ -120,11 +129,38 @@ class StepAnswer(msgspec.Struct, rename="camel", kw_only=True):
     """A change of the ring that is under way."""
 
     id: int
-    kind: str
+    kind: Annotated[str, Meta(description="`split`, `join` or `re-slice`.")]
     brokers_before: int
     brokers_after: int
     parents: Annotated[list[int], Meta(description="Ranges that it replaces.")]
     sealed: Annotated[list[int], Meta(description="Those of them that take no more events.")]
+    phase: Annotated[
+        str,
+        Meta(
+            description="`waiting`: for the replicas of its ranges to be near; `sealing`: some of "
+            "its ranges take no more events."
+        ),
+    ]
+    age_ms: Annotated[
+        int | None, Meta(description="Since this broker knows of it; null: it has just begun.")
+    ]
+
+
+class LastStepAnswer(msgspec.Struct, rename="camel", kw_only=True):
+    """The step that has ended last."""
+
+    id: int
+    kind: str
+    brokers_before: int
+    brokers_after: int
+    cancelled: Annotated[str | None, Meta(description="Why; null: it is done.")]
+    duration_ms: Annotated[
+        int | None, Meta(description="As this broker saw it; null: it did not run then.")
+    ]
+    pause_ms: Annotated[
+        int | None,
+        Meta(description="The longest time for which a leader held appends; null: not known."),
+    ]
 
 
 class RingDescription(msgspec.Struct, rename="camel", kw_only=True):
@@ -147,6 +183,7 @@ class RingDescription(msgspec.Struct, rename="camel", kw_only=True):
     registrations: list[RegistrationAnswer]
     ranges: list[RangeAnswer]
     step: StepAnswer | None
+    last_step: Annotated[LastStepAnswer | None, Meta(description="Null: there was none.")]
 
 
 class RingParameters(Parameters, frozen=True):
@@ -166,6 +203,20 @@ class RangePath(Parameters, frozen=True):
     range: Annotated[int, Meta(ge=0, le=RANGE_ID_MAX, description="The range's id.")]
 
 
+class BrokerPath(Parameters, frozen=True):
+    """Of `/v1/ring/brokers/{broker}`."""
+
+    broker: Annotated[int, Meta(ge=0, le=UNITS - 1, description="The broker's ordinal.")]
+
+
+class Retirement(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The body of `POST /v1/ring/brokers/{broker}/retire`."""
+
+    accept_loss: Annotated[
+        bool, Meta(description="True: what only this broker has is gone, and may be.")
+    ] = False
+
+
 class NewRing(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `POST /v1/ring/found`."""
 
@@ -174,18 +225,43 @@ class NewRing(msgspec.Struct, forbid_unknown_fields=True):
     ]
 
 
-class AcceptedLoss(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /v1/ring/ranges/{range}/accept-loss`."""
-
-    broker: Annotated[int, Meta(ge=0, le=UNITS - 1, description="Which is to lead what it has.")]
-
-
 class Recovery(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The body of `POST /v1/ring/metadata/recover`."""
 
     accept_loss: Annotated[
         bool, Meta(description="True: what only the lost voters knew to be committed is gone.")
     ]
+
+
+class NewStep(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The body of `POST /v1/ring/steps`."""
+
+    kind: Annotated[StepKind, Meta(description="By the broker after the last one, or by that.")]
+    brokers_before: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=UNITS,
+            description="How many belong to the ring now: a repeated request is not a second step.",
+        ),
+    ]
+
+
+class StepResult(msgspec.Struct, rename="camel", kw_only=True):
+    """A step that the ring has taken. No event was copied."""
+
+    step: int
+    kind: Annotated[str, Meta(description="`split` or `join`.")]
+    brokers: Annotated[int, Meta(description="How many belong to the ring now.")]
+    duration_ms: Annotated[int, Meta(description="Of all of it.")]
+    pause_ms: Annotated[
+        int | None,
+        Meta(description="The longest time for which a leader held appends; null: not known."),
+    ]
+    sealed_ranges: list[int]
+    new_ranges: list[int]
+    sealed_partitions: Annotated[int, Meta(description="Of all topics, internal ones too.")]
+    new_partitions: int
 
 
 async def describe_ring(broker: Broker, call: Call) -> Response:
@@ -203,24 +279,37 @@ async def found_ring(broker: Broker, call: Call) -> Response:
     return json_response(_description(broker, broker.ring.state))
 
 
-async def accept_loss(broker: Broker, call: Call) -> Response:
-    """The range, led by the broker that was named."""
-    parameters: RangePath = call.parameters
-    wanted = parse_body(call.body, AcceptedLoss)
-    state = await broker.ring.current()
-    range_state = state.ranges.get(parameters.range)
-    if range_state is None:
-        known = ", ".join(map(str, sorted(state.ranges)))
-        raise _refused("range-not-found", f"no range {parameters.range}; there are {known}")
-    registration = state.brokers.get(wanted.broker)
-    if registration is None:
-        known = ", ".join(map(str, sorted(state.brokers)))
-        raise _refused("not-registered", f"no broker {wanted.broker} is registered; {known} are")
-    command = AcceptLoss(range_state.id, range_state.epoch, wanted.broker, registration.number)
-    await broker.ring.change(command)
-    state = broker.ring.state or state
-    lags = broker.replication_lags()
-    return json_response(_range(state, state.ranges[range_state.id], lags))
+async def take_step(broker: Broker, call: Call) -> Response:
+    """What the step has changed, once it has."""
+    wanted = parse_body(call.body, NewStep)
+    done = await broker.steps.take(wanted.kind, wanted.brokers_before)
+    step = done.step
+    return json_response(
+        StepResult(
+            step=step.id,
+            kind=step.kind,
+            brokers=step.brokers_after,
+            duration_ms=done.duration_ms,
+            pause_ms=done.pause_ms,
+            sealed_ranges=list(step.parents),
+            new_ranges=[each.id for each in step.children],
+            sealed_partitions=done.sealed_partitions,
+            new_partitions=done.new_partitions,
+        )
+    )
+
+
+async def retire_broker(broker: Broker, call: Call) -> Response:
+    """The ring without a broker that holds nothing any more."""
+    parameters: BrokerPath = call.parameters
+    wanted = parse_body(call.body, Retirement)
+    try:
+        await broker.ring.change(Retire(parameters.broker, wanted.accept_loss))
+    except RingRefusedError as error:
+        if error.refusal.reason not in ("holds-ranges", "step-open"):
+            raise
+        raise StepNotTakenError(error.detail, reason=error.refusal.reason) from None
+    return json_response(_description(broker, broker.ring.state))
 
 
 async def recover_metadata(broker: Broker, call: Call) -> Response:
@@ -241,7 +330,7 @@ def _check_voters_are_away(ring: Ring) -> None:
     alive = [voter for voter in view.voters if is_alive(ring, view, voter)]
     if 2 * len(alive) > len(view.voters):
         shown = ", ".join(map(str, alive))
-        raise _refused(
+        raise refused(
             "voters-alive",
             f"most voters are alive ({shown}), so nothing needs to be recovered; stop those that "
             "are lost for good",
@@ -278,8 +367,9 @@ def _description(broker: Broker, state: RingState | None) -> RingDescription:
             log_bytes=view.log_bytes,
         ),
         registrations=[_registration(broker.ring, view, each) for _, each in registrations],
-        ranges=[_range(state, range_, lags) for range_ in ranges] if state else [],
-        step=_step(state.step) if state and state.step else None,
+        ranges=[range_answer(state, range_, lags) for range_ in ranges] if state else [],
+        step=_step(state.step, broker.steps) if state and state.step else None,
+        last_step=_last_step(state.last_step, broker.steps) if state and state.last_step else None,
     )
 
 
@@ -309,9 +399,10 @@ def _registration(ring: Ring, view: RingView, one: Registration) -> Registration
     )
 
 
-def _range(
+def range_answer(
     state: RingState, one: RangeState, lags: Mapping[int, Sequence[FollowerLag]]
 ) -> RangeAnswer:
+    """A range for answers."""
     return RangeAnswer(
         id=one.id,
         start=str(one.start),
@@ -334,11 +425,12 @@ def _range(
         ]
         if one.id in lags
         else None,
+        complete=list(one.complete) if one.is_sealed else None,
         state=condition_of(state, one),
     )
 
 
-def _step(step: StepState) -> StepAnswer:
+def _step(step: StepState, steps: Steps) -> StepAnswer:
     return StepAnswer(
         id=step.id,
         kind=step.kind,
@@ -346,8 +438,24 @@ def _step(step: StepState) -> StepAnswer:
         brokers_after=step.brokers_after,
         parents=list(step.parents),
         sealed=sorted(step.sealed),
+        phase="sealing" if step.sealed else "waiting",
+        age_ms=steps.age_ms(step.id),
     )
 
 
-def _refused(reason: str, detail: str) -> RingRefusedError:
+def _last_step(step: EndedStep, steps: Steps) -> LastStepAnswer:
+    duration_ms, pause_ms = steps.times_ms(step.id)
+    return LastStepAnswer(
+        id=step.id,
+        kind=step.kind,
+        brokers_before=step.brokers_before,
+        brokers_after=step.brokers_after,
+        cancelled=step.why or None,
+        duration_ms=duration_ms,
+        pause_ms=pause_ms,
+    )
+
+
+def refused(reason: str, detail: str) -> RingRefusedError:
+    """What the answer of a request is that the ring would refuse."""
     return RingRefusedError(Refusal(reason, detail))

@@ -13,7 +13,7 @@ from tailrace_broker.net.http.router import Call, Response
 
 
 class ChangeAnswer(msgspec.Struct, rename="camel", kw_only=True):
-    """A change of a registration, a leader or an ISR."""
+    """A change of a registration, a leader, an ISR or a step."""
 
     number: Annotated[int, Meta(description="Of the changes since the broker's start, from 1 on.")]
     at: Annotated[str, Meta(description="When this broker applied it, by its clock.")]
@@ -21,7 +21,8 @@ class ChangeAnswer(msgspec.Struct, rename="camel", kw_only=True):
         Kind,
         Meta(
             description="`registered`, `fenced`, `heard` (no longer fenced), `retired`: of the "
-            "broker; `leads`, `leaderless`, `joined`, `left`, `ghost`: of the range."
+            "broker; `leads`, `leaderless`, `joined`, `left`, `ghost`, `sealed`: of the range; "
+            "`step`: it has begun, is done, or was cancelled; `loss`: a person has accepted it."
         ),
     ]
     broker: Annotated[int | None, Meta(description="Whom it is about; null: no broker leads.")]
@@ -37,7 +38,7 @@ class RingHistory(msgspec.Struct, rename="camel"):
 
 
 async def list_changes(broker: Broker, _: Call) -> Response:
-    """Changes of leaders, ISRs, ghosts and registrations."""
+    """Changes of leaders, ISRs, ghosts, registrations and steps."""
     return json_response(RingHistory([_answer(each) for each in broker.ring_history()]))
 
 

@@ -18,16 +18,20 @@ from tailrace_broker.net.api import (
     losses,
     openapi,
     produce,
+    range_losses,
     read,
     ring,
     ring_history,
+    ring_plan,
     status,
     topics,
     trash,
 )
+from tailrace_broker.net.api.copies import COPY_ROUTES
 from tailrace_broker.net.api.group_routes import GROUP_ROUTES
 from tailrace_broker.net.api.produce_bodies import ProduceParameters
 from tailrace_broker.net.api.producer_headers import ProducerHeaders
+from tailrace_broker.net.api.range_losses import LOST_ROUTE
 from tailrace_broker.net.api.redirect import RedirectHeader
 from tailrace_broker.net.api.route_parts import (
     LOG_PROBLEMS,
@@ -301,6 +305,28 @@ ROUTES: tuple[Route, ...] = (
         handle=ring_history.list_changes,
     ),
     Route(
+        "GET",
+        "/v1/ring/plan",
+        Listeners.PUBLIC,
+        "The steps in which the ring would grow or shrink; nothing is changed.",
+        (json_answer(200, "The plan.", ring_plan.RingPlanAnswer),),
+        handle=ring_plan.plan,
+        parameters=ring_plan.PlanParameters,
+        problems=(errors.NotReadyError,),
+    ),
+    Route(
+        "POST",
+        "/v1/ring/brokers/{broker}/retire",
+        Listeners.PUBLIC,
+        "Let a broker that has left the ring go for good: its disk can never come back.",
+        (json_answer(200, "The ring.", ring.RingDescription),),
+        handle=ring.retire_broker,
+        parameters=ring.BrokerPath,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "Whether copies may be lost.", ring.Retirement),),
+        problems=(*_RING_PROBLEMS, errors.StepNotTakenError),
+        is_admin=True,
+    ),
+    Route(
         "POST",
         "/v1/ring/found",
         Listeners.PUBLIC,
@@ -317,14 +343,30 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "POST",
+        "/v1/ring/steps",
+        Listeners.PUBLIC,
+        "Grow or shrink the ring by one broker; answered when it has.",
+        (json_answer(200, "The step.", ring.StepResult),),
+        handle=ring.take_step,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "Which step.", ring.NewStep),),
+        problems=(*_RING_PROBLEMS, errors.StepNotTakenError),
+        is_admin=True,
+    ),
+    Route(
+        "POST",
         "/v1/ring/ranges/{range}/accept-loss",
         Listeners.PUBLIC,
-        "Let a broker lead a range of which no whole replica is left: events may be lost.",
-        (json_answer(200, "The range.", ring.RangeAnswer),),
-        handle=ring.accept_loss,
-        parameters=ring.RangePath,
-        bodies=(BodyForm(JSON_CONTENT_TYPE, "Which broker.", ring.AcceptedLoss),),
-        problems=_RING_PROBLEMS,
+        "Go on with what a broker has of a range of which no whole replica, or copy, is left.",
+        (json_answer(200, "The range.", range_losses.AcceptedRangeAnswer),),
+        handle=range_losses.accept_loss,
+        parameters=range_losses.RangeLossParameters,
+        bodies=(BodyForm(JSON_CONTENT_TYPE, "Which broker.", range_losses.AcceptedLoss),),
+        problems=(
+            *_RING_PROBLEMS,
+            errors.CorruptPartitionError,
+            errors.ReadFailedError,
+            errors.NoLeaderError,
+        ),
         is_admin=True,
     ),
     Route(
@@ -403,7 +445,8 @@ ROUTES: tuple[Route, ...] = (
 @cache
 def forwarded_matcher() -> Match:
     """Return how a request finds its route that another broker has taken; appends go elsewhere."""
-    return matcher([route for route in ROUTES if route.handle and not route.is_admin])
+    public = [route for route in ROUTES if route.handle and not route.is_admin]
+    return matcher([*public, *COPY_ROUTES, LOST_ROUTE])
 
 
 def listener_matchers(

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib.metadata import version
 from typing import Annotated
 from uuid import UUID
@@ -80,7 +80,7 @@ class RingAnswer(msgspec.Struct, rename="camel", kw_only=True):
     version: str
     ranges: Annotated[int, Meta(description="That take events.")]
     under_replicated: Annotated[
-        int, Meta(description="Of these, with fewer in-sync replicas than `copies`.")
+        int, Meta(description="Of these, with fewer in-sync replicas that are alive than `copies`.")
     ]
     copies: Annotated[int, Meta(description="Of each event on brokers' disks, when all are well.")]
     metadata_leader: int | None
@@ -133,26 +133,30 @@ async def status(broker: Broker, _: Call) -> Response:
     return json_response({"status": "ready"})
 
 
-async def brokers(broker: Broker, _: Call) -> Response:
+async def brokers(broker: Broker, call: Call) -> Response:
     """The ring and its brokers."""
     broker.check_ready()
     state, view = broker.ring.state, broker.client_view
     assert state is not None, "the broker is ready"
     metadata = broker.ring.view()
     open_ranges = [range_ for range_ in state.ranges.values() if not range_.is_sealed]
+    ordinals = sorted({*range(state.broker_count), *state.brokers})
+    # Where too few brokers are left to agree, the committed ISR still has those that are away.
+    away = [each for each in ordinals if not is_alive(broker.ring, metadata, each)]
     ring = RingAnswer(
         name=view.ring_name,
         cluster_id=state.cluster_id,
         version=VERSION,
         ranges=len(open_ranges),
-        under_replicated=sum(is_under_replicated(state, range_) for range_ in open_ranges),
+        under_replicated=sum(is_under_replicated(state, range_, away) for range_ in open_ranges),
         copies=state.copies,
         metadata_leader=metadata.leader,
         metadata_term=metadata.term,
     )
-    addresses = [broker.address_of(ordinal) for ordinal in range(state.broker_count)]
+    outside = broker.outside if call.is_outside else None
+    address_of = (outside or broker).address_of
+    addresses = [address_of(ordinal) for ordinal in range(state.broker_count)]
     partitions = partition_counts(state)
-    ordinals = sorted({*range(state.broker_count), *state.brokers})
     return json_response(
         BrokersAnswer(
             length=state.broker_count,
@@ -232,9 +236,10 @@ def _other_broker(
     )
 
 
-def is_under_replicated(state: RingState, one: RangeState) -> bool:
-    """Return whether the range lacks an in-sync replica that is whole."""
-    return sum(is_good(state, one, replica) for replica in one.isr) < len(one.replicas)
+def is_under_replicated(state: RingState, one: RangeState, away: Collection[int] = ()) -> bool:
+    """Return whether the range lacks an in-sync replica that is whole, or it is away."""
+    in_sync = (each for each in one.isr if each.ordinal not in away)
+    return sum(is_good(state, one, replica) for replica in in_sync) < len(one.replicas)
 
 
 def partition_counts(state: RingState) -> Mapping[int, int]:
@@ -243,7 +248,7 @@ def partition_counts(state: RingState) -> Mapping[int, int]:
     for topic in state.topics.values():
         if not is_internal(topic.name):
             for slices in topic.slices:
-                counts[slices.range_id] += len(slices.starts)
+                counts[slices.range_id] += slices.partition_count
     return counts
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
+from itertools import compress
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -12,10 +13,12 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from tailrace_broker.codec.json_body import UnfitBodyError, decode_body
+from tailrace_broker.core.ring.reslicing import ranges_to_slice
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
     InvalidBodyError,
     InvalidParameterError,
+    NoLeaderError,
     OverloadError,
     StoredDataError,
     TailraceError,
@@ -33,11 +36,12 @@ from tailrace_broker.model.topic import (
     TopicSettings,
     slices_of,
 )
-from tailrace_broker.net.api.range_states import condition_of
+from tailrace_broker.net.api.range_states import condition_of, server_of
 from tailrace_broker.net.api.redirect import wants_redirect
-from tailrace_broker.net.broker import Broker, OpenLog, OpenTopic
+from tailrace_broker.net.broker import Broker, OpenTopic
 from tailrace_broker.net.http.router import Call, Parameters, Response, TopicName
 from tailrace_broker.net.http.timestamps import TIMESTAMP_FORMS, read_timestamp
+from tailrace_broker.net.logs import OpenLog
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -58,7 +62,7 @@ class TopicChanges(msgspec.Struct, rename="camel", forbid_unknown_fields=True, k
     partitions_per_range: Annotated[
         int | UnsetType,
         Meta(
-            description="At first 4; cannot be changed later in this version.",
+            description="At first 4; the ranges of the ring follow a change one after another.",
             extra_json_schema=_bounds("partitions_per_range"),
         ),
     ] = UNSET
@@ -156,8 +160,11 @@ class TopicAnswer(msgspec.Struct, rename="camel", kw_only=True):
     retention_ms: int | None
     retention_bytes: int | None
     min_in_sync_replicas: int
-    partitions: int
+    partitions: Annotated[int, Meta(description="Sealed ones too.")]
     copies: int
+    ranges_to_slice: Annotated[
+        int, Meta(description="In which it does not have `partitionsPerRange` partitions yet.")
+    ]
 
 
 class TopicsAnswer(msgspec.Struct):
@@ -173,9 +180,10 @@ class PartitionState(msgspec.Struct, rename="camel", kw_only=True):
     range: int
     epoch: int
     leader: Annotated[int | None, Meta(description="Its ordinal; null: no broker leads now.")]
-    leader_url: Annotated[str | UnsetType, Meta(description="When another broker leads it.")] = (
-        UNSET
-    )
+    leader_url: Annotated[
+        str | UnsetType,
+        Meta(description="When another broker leads it, or has a sealed one."),
+    ] = UNSET
     first_offset: int
     log_start: int | None
     high_watermark: int | None
@@ -205,6 +213,7 @@ class QuarantinedBatch(msgspec.Struct, rename="camel"):
     last_offset: int
     file: str
     byte: int
+    accepted: Annotated[bool, Meta(description="They are lost for good; somebody accepted that.")]
 
 
 class PartitionDetails(PartitionState, kw_only=True):
@@ -285,24 +294,20 @@ def _check_settings(topic: Topic, wanted: TopicSettings) -> None:
     }
     if not others:
         return
-    remedy = "alter it, or choose another name"
-    if "partitionsPerRange" in others:
-        remedy = (
-            "partitions cannot be altered: choose another name, or delete the topic with its "
-            "records and create it again"
-        )
     other_settings = ", ".join(f"{name} {value}" for name, value in others.items())
     raise TopicExistsError(
-        f'topic "{topic.name}" exists with {other_settings}; {remedy}', topic=topic.name
+        f'topic "{topic.name}" exists with {other_settings}; alter it, or choose another name',
+        topic=topic.name,
     )
 
 
 async def describe_topic(broker: Broker, call: Call) -> Response:
     """A topic with its partitions."""
     hosted = broker.hosted(call.parameters.topic)
-    slices = slices_of(hosted.topic)
+    led, url_of = await _led_ranges([hosted]), urls_for(broker, call)
+    slices = slices_of(hosted.topic)  # a step may have ended meanwhile
     details = [
-        _details(broker, hosted, partition, slices[partition.partition])
+        _details(broker, hosted, partition, slices[partition.partition], led, url_of)
         for partition in hosted.topic.partitions
     ]
     if not wants_redirect(call):
@@ -333,9 +338,11 @@ async def list_offsets(broker: Broker, call: Call) -> Response:
     names = dict.fromkeys(parameters.topic)
     hosted = [broker.hosted(name) for name in names] or list(broker.topics())
     time_us = None if parameters.timestamp is None else read_timestamp(parameters.timestamp)
-    topics = []
+    topics, led, url_of = [], await _led_ranges(hosted), urls_for(broker, call)
     for each in hosted:
-        states = [_state(broker, each, partition) for partition in each.topic.partitions]
+        states = [
+            _state(broker, each, partition, led, url_of) for partition in each.topic.partitions
+        ]
         if time_us is not None:
             for state in states:
                 log = log_or_none(each, state["partition"])
@@ -345,6 +352,26 @@ async def list_offsets(broker: Broker, call: Call) -> Response:
     if not wants_redirect(call):
         await _complete_offsets(broker, topics, call.target)
     return json_response(OffsetsAnswer(topics))
+
+
+async def _led_ranges(topics: Iterable[OpenTopic]) -> set[int]:
+    """Those of their ranges that this process leads, surely."""
+    logs = {
+        partition.range_id: log
+        for hosted in topics
+        for partition in hosted.topic.partitions
+        if (log := log_or_none(hosted, partition.partition)) is not None
+    }
+
+    async def is_led(log: OpenLog) -> bool:
+        try:
+            await log.check_led()
+        except NoLeaderError:
+            return False
+        return True
+
+    led = await asyncio.gather(*map(is_led, logs.values()))
+    return set(compress(logs, led))
 
 
 async def _complete_offsets(broker: Broker, topics: list[TopicOffsets], target: bytes) -> None:
@@ -365,8 +392,12 @@ async def _ask_leaders(
 
     All of them are asked at once.
     """
-    leaders = {row.leader for row in rows if row.leader_url is not UNSET and row.leader is not None}
-    asking = [_ask_leader(broker, leader, target) for leader in sorted(leaders)]
+    servers = {server_of(broker, row.range) for row in rows if row.leader_url is not UNSET}
+    asking = [
+        _ask_leader(broker, each, target)
+        for each in servers
+        if each is not None and each != broker.ordinal
+    ]
     return list(filter(None, await asyncio.gather(*asking)))
 
 
@@ -414,20 +445,28 @@ def _given(body: msgspec.Struct) -> dict[str, Any]:
 def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
     state = broker.ring.state
     assert state is not None, "there is a topic"
+    known = state.topics.get(topic.name)
     return TopicAnswer(
         name=topic.name,
         id=topic.topic_id,
         **msgspec.structs.asdict(topic.settings),
         partitions=len(topic.partitions),
         copies=state.copies,
+        ranges_to_slice=0 if known is None else len(ranges_to_slice(known)),
     )
 
 
-def _state(broker: Broker, hosted: OpenTopic, partition: Partition) -> dict[str, Any]:
-    """The members of a PartitionState."""
+def _state(
+    broker: Broker,
+    hosted: OpenTopic,
+    partition: Partition,
+    led: Container[int],
+    url_of: Callable[[int], str],
+) -> dict[str, Any]:
+    """The members of a PartitionState. `led`: the ranges whose ends are known here."""
     log = log_or_none(hosted, partition.partition)
-    is_new_leader = log is not None and not log.knows_end
-    if is_new_leader:
+    is_unknown = log is not None and not (partition.range_id in led and log.knows_end)
+    if is_unknown:
         log = None
     members = {
         "partition": partition.partition,
@@ -435,30 +474,34 @@ def _state(broker: Broker, hosted: OpenTopic, partition: Partition) -> dict[str,
         "epoch": partition.epoch,
         "first_offset": partition.first_offset,
         "log_start": log and log.log_start,
-        "high_watermark": log and log.high_watermark,
-        "log_end": log and log.log_end,
+        "high_watermark": log.high_watermark if log else partition.sealed_end,
+        "log_end": log.log_end if log else partition.sealed_end,
         "state": "sealed" if partition.is_sealed else "open",
         "parents": list(partition.parents),
         "children": list(partition.children),
     }
-    if _is_damaged(hosted, partition):
+    if is_damaged(hosted, partition):
         members["state"] = "damaged"
     elif log is None and not partition.is_sealed:
-        members["state"] = "leaderless" if is_new_leader else _condition(broker, partition)
-    leader = _leader(broker, partition)
-    if leader is not None and leader != broker.ordinal:
-        host, port = broker.address_of(leader)
-        members["leader_url"] = url_at(host, port)
-    return {**members, "leader": leader}
+        members["state"] = "leaderless" if is_unknown else _condition(broker, partition)
+    server = server_of(broker, partition.range_id)
+    if server is not None and server != broker.ordinal:
+        members["leader_url"] = url_of(server)
+    return {**members, "leader": None if partition.is_sealed else server}
 
 
 def _details(
-    broker: Broker, hosted: OpenTopic, partition: Partition, part: Slice
+    broker: Broker,
+    hosted: OpenTopic,
+    partition: Partition,
+    part: Slice,
+    led: Container[int],
+    url_of: Callable[[int], str],
 ) -> PartitionDetails:
     log = log_or_none(hosted, partition.partition)
     range_state = _range(broker, partition)
     return PartitionDetails(
-        **_state(broker, hosted, partition),
+        **_state(broker, hosted, partition, led, url_of),
         slice=part.number,
         slices=part.slices,
         token_start=str(partition.token_start),
@@ -468,10 +511,24 @@ def _details(
         else [each.ordinal for each in range_state.isr if not each.is_ghost],
         size_bytes=None if log is None else log.size_bytes,
         quarantined=[
-            QuarantinedBatch(each.first_offset, each.end_offset - 1, str(each.path), each.position)
+            QuarantinedBatch(
+                each.first_offset,
+                each.end_offset - 1,
+                str(each.path),
+                each.position,
+                each.is_accepted,
+            )
             for each in (log.quarantined if log else ())
         ],
     )
+
+
+def urls_for(broker: Broker, call: Call) -> Callable[[int], str]:
+    """Return what names the URL of a broker at which the sender of this request reaches it."""
+    outside = broker.outside if call.is_outside else None
+    if outside is not None:
+        return outside.url_of
+    return lambda ordinal: url_at(*broker.address_of(ordinal))
 
 
 def url_at(host: str, port: int) -> str:
@@ -490,12 +547,7 @@ def _condition(broker: Broker, partition: Partition) -> str:
     return "open" if state is None or range_state is None else condition_of(state, range_state)
 
 
-def _leader(broker: Broker, partition: Partition) -> int | None:
-    range_state = _range(broker, partition)
-    return None if range_state is None or range_state.leader is None else range_state.leader.ordinal
-
-
-def _is_damaged(hosted: OpenTopic, partition: Partition) -> bool:
+def is_damaged(hosted: OpenTopic, partition: Partition) -> bool:
     """Return whether its data is damaged, or it has lost its end."""
     try:
         return hosted.log_of(partition.partition).lost_end is not None

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import lru_cache, partial
 from http import HTTPStatus
-from time import time
+from time import monotonic, time
 from typing import Any, Protocol
 from wsgiref.handlers import format_date_time
 
@@ -19,7 +19,7 @@ import structlog
 from tailrace_broker.memory.pool import Lease, tied
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.net.broker import Broker
-from tailrace_broker.net.http.problems import problem_response
+from tailrace_broker.net.http.problems import problem_response, seen_from
 from tailrace_broker.net.http.request import Exchange
 from tailrace_broker.net.http.router import Response
 
@@ -138,6 +138,7 @@ class AnswerQueue:
         if exchange.refused is not None:
             self._answer(exchange, exchange.refused)
         elif exchange.route.immediate is not None:
+            exchange.began_s = monotonic()
             exchange.route.immediate(self._broker, exchange.call(), partial(self._answer, exchange))
         else:
             self._serving = self._spawn(self._serve(exchange))
@@ -145,7 +146,8 @@ class AnswerQueue:
     def _answer(self, exchange: Exchange, result: Response | TailraceError) -> None:
         """Answer for a route that does so by callback."""
         if isinstance(result, TailraceError):
-            result = problem_response(result)
+            outside = self._broker.outside if exchange.is_outside else None
+            result = problem_response(seen_from(outside, result))
         self._answer_whole(exchange, result)
 
     async def _serve(self, exchange: Exchange) -> None:

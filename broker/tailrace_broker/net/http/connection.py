@@ -24,7 +24,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.net.broker import Broker
 from tailrace_broker.net.http.answers import PIPELINED_MAX, AnswerQueue, Spawn
 from tailrace_broker.net.http.long_line import LongLine
-from tailrace_broker.net.http.origin import PREFLIGHT, WebAccess
+from tailrace_broker.net.http.origin import PREFLIGHT, WebAccess, host_name
 from tailrace_broker.net.http.request import (
     HEADERS,
     Exchange,
@@ -269,6 +269,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         try:
             self._connections.web_access.check(current, method)
+            if self._broker.outside is not None:
+                current.is_outside = self._broker.outside.has(
+                    host_name(current.host.decode("latin-1"))
+                )
             is_preflight = current.allowed_origin and method == b"OPTIONS"
             current.matched = PREFLIGHT if is_preflight else self._match(method, current.target)
             if current.route.is_admin:

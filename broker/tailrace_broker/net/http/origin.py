@@ -10,7 +10,8 @@ server for some requests. It says where they come from in headers that no page c
 | `Origin`         | the page's scheme, host and port | changes, unless it is this one or allowed |
 | `Sec-Fetch-Site` | how the two origins relate       | changes, unless `same-origin` or `none`   |
 
-Other clients send neither of the last two. An allowed origin gets the CORS headers that let its
+A target in absolute form (`GET http://host/path`) has the host that counts. Other clients send
+neither of the last two headers. An allowed origin gets the CORS headers that let its
 pages read answers. Sources: Fetch Standard ("Origin", "CORS protocol"); Fetch Metadata Request
 Headers (W3C); RFC 6761 (localhost).
 """

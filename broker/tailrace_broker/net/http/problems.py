@@ -1,5 +1,6 @@
 """Errors -> RFC 9457 problem documents. The only place that knows their HTTP statuses."""
 
+from copy import copy
 from typing import NamedTuple
 
 import msgspec
@@ -7,8 +8,9 @@ import msgspec
 from tailrace_broker.model import errors
 from tailrace_broker.model.errors import MethodNotAllowedError, TailraceError
 from tailrace_broker.net.http.router import Response
+from tailrace_broker.net.outside import Outside
 
-ProblemMember = str | int | list[int]
+ProblemMember = str | int | bool | list[int]
 
 PROBLEM_PATH = "/v1/problems/"
 PROBLEM_CONTENT_TYPE = "application/problem+json"
@@ -140,7 +142,8 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "stale-delivery",
         409,
         "Stale delivery",
-        "the delivery that is to be committed is not the last one of the consumer; nothing was "
+        "the delivery that is to be committed is not the last one of the consumer, or with "
+        "`coordinatorChanged` is from before a failover or a step of the ring; nothing was "
         "committed, and the next poll gives its records again",
     ),
     errors.GroupNotFoundError: Problem(
@@ -298,6 +301,13 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         "most of the voters could not be asked in time; what was asked for may still come about, "
         "and is applied once when it is asked for again",
     ),
+    errors.StepNotTakenError: Problem(
+        "step-not-taken",
+        503,
+        "Step not taken",
+        "the ring is not ready for the step, has given it up, or has not ended it in time; "
+        "`reason` says which: why it was refused, `cancelled`, or `under-way`",
+    ),
     errors.BrokerUnreachableError: Problem(
         "broker-unreachable",
         503,
@@ -338,6 +348,17 @@ def problem_members(error: TailraceError) -> dict[str, str | int | bool | list[i
         "retriable": error.retriable,
         "writeAttempted": error.write_attempted,
     }
+
+
+def seen_from(outside: Outside | None, error: TailraceError) -> TailraceError:
+    """Return the error with a URL of the leader that whoever asks can reach."""
+    leader, url = error.members.get("leader"), error.members.get("leaderUrl")
+    if outside is None or not isinstance(leader, int) or not isinstance(url, str):
+        return error
+    seen = copy(error)
+    seen.members = {**error.members, "leaderUrl": outside.url_of(leader)}
+    seen.detail = error.detail.replace(url, outside.url_of(leader))
+    return seen
 
 
 def problem_response(error: TailraceError) -> Response:

@@ -7,6 +7,7 @@ and a server behind or before us could read otherwise.
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from hmac import compare_digest
+from time import monotonic
 from types import MappingProxyType
 
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
@@ -21,7 +22,15 @@ from tailrace_broker.model.errors import (
     UnsupportedMediaTypeError,
 )
 from tailrace_broker.net.http.long_line import LongLine
-from tailrace_broker.net.http.router import DIGITS_MAX, Call, Kind, Matched, Route, shortened
+from tailrace_broker.net.http.router import (
+    DIGITS_MAX,
+    Call,
+    Kind,
+    Matched,
+    Route,
+    authority_of,
+    shortened,
+)
 
 # Looked up once: an enum's member costs a call each time.
 _PRODUCE, _READ = Kind.PRODUCE, Kind.READ
@@ -67,7 +76,9 @@ class Exchange:
     matched: Matched | None = None
     body: bytes | bytearray = b""
     received_bytes: int = 0  # of the body
+    began_s: float = 0.0  # by the monotonic clock, of a produce request that was started
     refused: TailraceError | None = None
+    is_outside: bool = False  # by its host
     long_line: LongLine | None = None  # is looked for in what is discarded
     keeps_alive: bool = True
     memory_bytes: int = 0  # of produce memory, returned with the answer
@@ -110,6 +121,7 @@ class Exchange:
             self.own_headers,
             self.target,
             method=self.route.method,
+            is_outside=self.is_outside,
         )
 
     def count(self, counters: Counters, *, is_error: bool) -> None:
@@ -119,6 +131,8 @@ class Exchange:
             counters.produce_requests += 1
             counters.produce_errors += is_error
             counters.produced_bytes += self.received_bytes
+            if self.began_s:
+                counters.produce_seconds.add(monotonic() - self.began_s)
         elif kind is _READ:
             counters.read_requests += 1
             counters.read_errors += is_error
@@ -132,6 +146,11 @@ def check_head(exchange: Exchange, version: str, method: bytes) -> None:
         raise InvalidRequestError(f"HTTP/{version} is not spoken here; send HTTP/1.1")
     if exchange.hosts != 1 and not (exchange.is_http_1_0 and exchange.hosts == 0):
         raise InvalidRequestError("the request has no Host header, or two; send one")
+    named = authority_of(exchange.target)
+    if named is not None:
+        if not named or b"@" in named:
+            raise InvalidRequestError("the target names no host, or a user; send host and port")
+        exchange.host = named  # counts in place of the header (RFC 9112, 3.2.2)
     if b"#" in exchange.target:
         raise InvalidRequestError("the target has a #; write %23, or leave the fragment out")
     if exchange.content_bytes < 0:

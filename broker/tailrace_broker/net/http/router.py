@@ -32,7 +32,7 @@ _CACHED_TARGET_BYTES_MAX = 256
 _CACHED_TARGETS = 4096
 # Of a 64-bit number; longer texts are not even read.
 DIGITS_MAX = 19
-_AUTHORITY = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+_AUTHORITY = re.compile(rb"https?://([^/?]*)", re.IGNORECASE)
 PUBLIC_PORT_DEFAULT = 9250
 # Of a value that an error quotes.
 _SHOWN_CHARACTERS_MAX = 40
@@ -79,6 +79,7 @@ class Call(NamedTuple):
     target: bytes = b""  # path and query
     is_forwarded: bool = False  # by another broker: it is for this one alone
     method: str = "GET"
+    is_outside: bool = False  # it names a host outside: answers do too
 
 
 class Response(NamedTuple):
@@ -305,6 +306,12 @@ def _bare(info: msgspec.inspect.Type) -> msgspec.inspect.Type:
 def _pattern(path: str) -> re.Pattern[bytes]:
     """ "/v1/topics/{topic}" -> a pattern with a group a parameter."""
     return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]*)", re.escape(path)).encode())
+
+
+def authority_of(target: bytes) -> bytes | None:
+    """Return host and port of a target in absolute form; None: it is in another."""
+    found = None if target.startswith(b"/") else _AUTHORITY.match(target)
+    return None if found is None else found[1]
 
 
 def _origin_form(target: bytes) -> bytes:

@@ -155,9 +155,8 @@ class OutgoingPeer:
         self._dial = asyncio.current_task()
         host, port = self._address_of(self.ordinal)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                opened = partial(_OutgoingConnection, self._context, self)
-                await open_connection(self._context.loop, host, port, opened)
+            opened = partial(_OutgoingConnection, self._context, self)
+            await open_connection(self._context.loop, host, port, opened, CONNECT_SECONDS)
         except OSError as error:  # a timeout as well
             self._back_off()
             if self._context.may_log(self.ordinal, "unreachable"):

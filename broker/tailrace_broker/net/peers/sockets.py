@@ -4,7 +4,8 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from typing import Any
 
 from tailrace_broker.model.errors import InvalidSettingError, PortInUseError
 from tailrace_broker.net.peers.context import PeerContext
@@ -56,18 +57,36 @@ async def open_connection(
     host: str,
     port: int,
     opened: Callable[[], asyncio.BaseProtocol],
+    seconds_max: float,
 ) -> None:
-    """Connect to the first of the name's addresses that accepts. OSError.
+    """Connect to the first of the name's addresses that accepts, within this time. OSError.
 
-    A name goes into no `create_connection`: of one that is cancelled uvloop leaves the lookup
-    behind, and nobody hears of its failure but the loop, for which it is a bug that ends us.
+    The time is that of the socket alone. A `create_connection` that is cancelled behind its
+    `connection_made` leaves a protocol on a closed transport: uvloop does not call
+    `connection_lost`, `is_closing` is false, and the next write raises.
     """
+    async with asyncio.timeout(seconds_max):
+        connected = await _connected(loop, host, port)
+    await loop.create_connection(opened, sock=connected)
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
     *others, last = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for *_, address in others:
+    for family, _, _, _, address in others:
         with suppress(OSError):
-            await loop.create_connection(opened, str(address[0]), port)
-            return
-    await loop.create_connection(opened, str(last[4][0]), port)
+            return await _connected_to(loop, family, address)
+    return await _connected_to(loop, last[0], last[4])
+
+
+async def _connected_to(
+    loop: asyncio.AbstractEventLoop, family: int, address: tuple[Any, ...]
+) -> socket.socket:
+    with ExitStack() as undone:
+        dialled = undone.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        dialled.setblocking(False)
+        await loop.sock_connect(dialled, address)
+        undone.pop_all()
+    return dialled
 
 
 def is_refused(error: OSError) -> bool:

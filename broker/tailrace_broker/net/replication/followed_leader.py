@@ -87,8 +87,7 @@ class FollowedLeader:
             Link, self._context, Side.DIALLER, self, self._ordinal, purpose=self._purpose
         )
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await open_connection(self._context.loop, host, port, opened)
+            await open_connection(self._context.loop, host, port, opened, CONNECT_SECONDS)
         except OSError as error:  # a timeout as well
             if self._context.may_log(self._ordinal, "unreachable"):
                 reason = str(error) or f"no answer in {CONNECT_SECONDS} s"

@@ -7,12 +7,13 @@ a queue put and a share of a wake-up.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
 
-from tailrace_broker.model.errors import DiskFullError, TailraceError
+from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
 from tailrace_broker.storage.files.writes_under_way import IoThread
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class IoThreads:
         self._work: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
         self._completed: deque[tuple[Done, Any, TailraceError | None]] = deque()
         self._is_woken = False
+        self._is_stopped = False  # no thread is left
         self.full_at_s: float | None = None  # when the disk last had no room, monotonic
         self._on_bug = on_bug
         # Work that finds the disk full, which leaves nothing behind, is run again in what is freed.
@@ -41,6 +43,11 @@ class IoThreads:
             IoThread(target=self._run, name=f"{name}-{index}", daemon=True)
             for index in range(count)
         ]
+
+    @property
+    def count(self) -> int:
+        """How many jobs are done at a time."""
+        return len(self._threads)
 
     @property
     def writes_since_s(self) -> float | None:
@@ -56,8 +63,13 @@ class IoThreads:
     def submit(
         self, work: Callable[[], T], done: Callable[[T, TailraceError | None], None]
     ) -> None:
-        """Run `work` in a thread, then `done(result, error)` on the loop."""
+        """Run `work` in a thread, then `done(result, error)` on the loop.
+
+        StorageFailedError when the threads have ended.
+        """
         self._work.put((work, done))
+        if self._is_stopped:
+            self._refuse_queued()
 
     def call_soon(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop, after what this turn still brings."""
@@ -66,7 +78,7 @@ class IoThreads:
     async def run(self, work: Callable[[], T]) -> T:
         """`submit` for callers that can wait."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self.submit(work, partial(_settle, future))
+        self.submit(work, partial(settle, future))
         try:
             return await future
         finally:
@@ -78,6 +90,16 @@ class IoThreads:
             self._work.put(None)
         for thread in self._threads:
             thread.join()
+        self._is_stopped = True
+        self._refuse_queued()  # from another thread, some may have come meanwhile
+
+    def _refuse_queued(self) -> None:
+        with suppress(Empty):
+            while True:
+                item = self._work.get_nowait()
+                if item is not None:
+                    error = StorageFailedError("the broker is stopping: it does not use its disk")
+                    self._loop.call_soon_threadsafe(item[1], None, error)
 
     def _run(self) -> None:
         while self._do_next():
@@ -98,6 +120,8 @@ class IoThreads:
         except BaseException as error:  # noqa: BLE001  a supervisor: hands bugs to the runtime
             self._loop.call_soon_threadsafe(self._on_bug, error)
             return False
+        finally:
+            del item, work, done  # else an error would keep itself, as in `run`
         # Set before the wake-up, cleared before the queue is drained: no completion is missed.
         if not self._is_woken:
             self._is_woken = True
@@ -116,8 +140,8 @@ def _run_once(work: Callable[[], T]) -> T:
     return work()
 
 
-def _settle(future: "asyncio.Future[T]", result: T, error: TailraceError | None) -> None:
-    """Unless nobody waits any more."""
+def settle(future: "asyncio.Future[T]", result: T, error: TailraceError | None) -> None:
+    """Give the result to who waits for it, unless nobody does any more."""
     if future.cancelled():
         return
     if error is not None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from tailrace.wire import (
     DELETED_TOPIC_FILE,
@@ -17,12 +17,14 @@ from tailrace_broker.codec.metadata import DiskIdentity, KnownFiles, decode_dele
 from tailrace_broker.core.log.journal_replay import JournaledBatch, JournalReplay
 from tailrace_broker.core.node.applied import state_at
 from tailrace_broker.core.raft.metadata_log import MetadataLog, owns
-from tailrace_broker.core.ring.topics import topic_of
+from tailrace_broker.core.ring.roles import is_replicated
+from tailrace_broker.core.ring.topics import topic_of, topic_with_id
 from tailrace_broker.model.errors import CorruptMetadataError, StoredDataError
-from tailrace_broker.model.ring_state import RingState
+from tailrace_broker.model.ring_state import RingState, Start
 from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.storage.data_directory import (
     check_metadata,
+    has_lost_power,
     load_identity,
     load_inventory,
     restart_of,
@@ -58,6 +60,7 @@ class InspectedDisk:
     replay: JournalReplay = field(default_factory=JournalReplay)
     log_ends: Mapping[UUID, list[int | None]] = field(default_factory=dict)
     is_clean: bool = False
+    has_lost_power: bool = False  # as the next start counts
     findings: list[Finding] = field(default_factory=list)
 
     @staticmethod
@@ -100,6 +103,8 @@ class InspectedDisk:
         )
         restart = restart_of(data, self.identity)
         self.is_clean, self.log_ends = restart.kind == "clean", restart.log_ends
+        starts = (*self.identity.starts, Start(uuid4(), restart.kind))
+        self.has_lost_power = has_lost_power(starts)
 
     def _read_metadata(self) -> None:
         metadata = self.data / "metadata"
@@ -180,6 +185,7 @@ class InspectedDisk:
         return InspectedLog(
             place,
             evidence._replace(
+                headers_prove=self._headers_prove(partition),
                 exact_end=partition.sealed_end if partition.is_sealed else exact_end,
                 damaged=self.replay.damaged.get((topic.topic_id.bytes, number), []),
             ),
@@ -192,11 +198,17 @@ class InspectedDisk:
         if topic is not None and self.state is not None and topic.name in self.state.topics:
             return self._elsewhere(topic, number)
         place = self._place(topic_id, number, str(topic_id) if topic is None else topic.name)
-        if topic is None or number >= len(topic.partitions):
+        partition = None if topic is None else topic.find(number)
+        if partition is None:
             return InspectedLog(place, self._evidence(place, None), None)
-        return InspectedLog(
-            place, self._evidence(place, topic.partitions[number].first_offset), None
-        )
+        evidence = self._evidence(place, partition.first_offset)
+        evidence = evidence._replace(headers_prove=self._headers_prove(partition))
+        return InspectedLog(place, evidence, None)
+
+    def _headers_prove(self, partition: Partition) -> bool:
+        """As a start has it: not in one of several copies that has lost power."""
+        owner = self.state.ranges.get(partition.range_id) if self.state is not None else None
+        return not (self.has_lost_power and owner is not None and is_replicated(owner))
 
     def _elsewhere(self, topic: Topic, number: int) -> InspectedLog:
         """Return a partition that another broker has now: nothing of the old copy must be here."""
@@ -208,9 +220,9 @@ class InspectedDisk:
         """Return what is known of a topic that this broker does not open."""
         if self.state is not None:
             deleted = self.state.deleted.get(topic_id)
-            topics = [each for each in self.state.topics.values() if each.id == topic_id]
-            topics += [] if deleted is None else [deleted.topic]
-            for topic in topics:
+            trashed = None if deleted is None else deleted.topic
+            topic = topic_with_id(self.state, topic_id) or trashed
+            if topic is not None:
                 return topic_of(self.state, topic)
         for parent in (self.data / TRASH, self.data):
             mark = parent / str(topic_id) / DELETED_TOPIC_FILE

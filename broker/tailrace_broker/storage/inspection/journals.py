@@ -77,6 +77,7 @@ def check_journal_files(paths: Sequence[Path]) -> tuple[list[Finding], JournalRe
         for path, stored, header in zip(paths, journal.contents, journal.headers, strict=True)
         if header is None and any(stored[: JOURNAL_FILE_HEADER.size])
     ]
+    findings += [_cut(journal, index, cut) for index, cut in journal.cut_short.items()]
     findings += [_flaw(paths, journal, flaw) for flaw in journal.replay.flaws]
     if journal.has_torn_end and not findings:
         text = "the last frame is not whole: the next start leaves it out"
@@ -98,6 +99,14 @@ def _flaw(paths: Sequence[Path], found: JournalFiles, flaw: FrameFlaw) -> Findin
     else:
         return Finding(path, flaw.position, f"{text}; restore the file from a copy")
     return Finding(path, flaw.position, text, is_bad=False)
+
+
+def _cut(found: JournalFiles, index: int, cut: str) -> Finding:
+    path, end = found.paths[index], len(found.contents[index])
+    if index in found.accepted:
+        text = f"{cut}, which somebody has accepted: a start goes on with all that can be read"
+        return Finding(path, end, text, is_bad=False)
+    return Finding(path, end, f"{cut}, and may have held more events; restore the file from a copy")
 
 
 def _blamed(paths: Sequence[Path], error: CorruptMetadataError) -> Finding:

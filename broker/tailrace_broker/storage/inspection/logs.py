@@ -91,7 +91,7 @@ def check_log(
         return [refused(place.directory, error.detail)]
     return [
         *_damage_findings(log, recorded),
-        *_torn_findings(log, repairs),
+        *_torn_findings(log, repairs, headers_prove=evidence.headers_prove),
         *_lost_end_findings(place, evidence, log),
         *_file_findings(place, log, repairs.cut_end),
     ]
@@ -105,15 +105,18 @@ def _damage_findings(log: RecoveredLog, recorded: RecordedDamage) -> Iterator[Fi
         yield Finding(damage.path, damage.position, text, is_bad)
     for loss in log.losses:
         if loss.end_offset > log.start.log_start:
-            is_known = loss[2:] in known
-            text = f"{_offsets_of(loss)} are lost{', which is recorded' if is_known else ''}"
-            yield Finding(loss.path, loss.position, text, is_bad=not is_known)
+            is_known = loss[2:4] in known
+            said = ", which somebody has accepted" if loss.is_accepted else ""
+            text = f"{_offsets_of(loss)} are lost{', which is recorded' if is_known else said}"
+            yield Finding(loss.path, loss.position, text, not (is_known or loss.is_accepted))
 
 
-def _torn_findings(log: RecoveredLog, repairs: NotedRepairs) -> Iterator[Finding]:
+def _torn_findings(
+    log: RecoveredLog, repairs: NotedRepairs, *, headers_prove: bool
+) -> Iterator[Finding]:
     end_offset = (log.pending or log.segments)[-1].end_offset
     for path, position, torn_bytes in repairs.torn:
-        is_bad = _acknowledged_end(path, position) > end_offset
+        is_bad = headers_prove and _acknowledged_end(path, position) > end_offset
         cut = "the next start cuts them away"
         if is_bad:
             text = f"some were acknowledged, and {cut}: restore the file from a copy before"

@@ -76,6 +76,9 @@ class JournalFile:
         block[: len(raw)] = raw
         with memoryview(block) as view:
             self._file.write(view, 0)
+        # Of a larger journal: cut when the header says so, so that it never looks cut by others.
+        if self._file.size_bytes() > self.size_bytes:
+            self._file.truncate(self.size_bytes)
 
     def end_round(self, position: int) -> None:
         """Let no frame be found there, where one that failed may stand; durable on return. Blocks.
@@ -92,7 +95,7 @@ class JournalFile:
             self._file = None
 
     def _zero_written(self) -> DirectFile:
-        """The file with all its blocks: what is missing is written, what is too much is cut."""
+        """The file with all its blocks: what is missing is written."""
         with translated_errors(self.path):
             present_bytes = self.path.stat().st_size if self.path.exists() else 0
             present_bytes -= present_bytes % JOURNAL_BLOCK_BYTES  # a copy may end anywhere
@@ -103,8 +106,6 @@ class JournalFile:
                 for position in range(present_bytes, self.size_bytes, len(_ZEROS)):
                     file.write(_ZEROS[: self.size_bytes - position], position, is_durable=False)
                 file.flush()
-                if file.size_bytes() > self.size_bytes:  # of a larger journal
-                    file.truncate(self.size_bytes)
             except BaseException:
                 file.close()
                 raise

@@ -234,7 +234,7 @@ class Journal:
         before, position = self._files[self._index], self._position
         index = (self._index + 1) % len(self._files)
         file = self._files[index]
-        header = JournalFileHeader(self._boot, self._journal_id, self._sequence)
+        header = JournalFileHeader(self._boot, self._journal_id, self._sequence, file.size_bytes)
 
         def begin() -> None:
             before.end_round(position)

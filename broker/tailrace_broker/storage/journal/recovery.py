@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,8 +56,26 @@ class JournalFiles(NamedTuple):
     replay: JournalReplay
     has_torn_end: bool
 
+    @property
+    def cut_short(self) -> Mapping[int, str]:
+        """By index of the file: what is to be said of one that ends before its end.
+
+        Of one without a block for frames `presence` knows: it counts as missing.
+        """
+        return {
+            index: f"is cut short to {len(stored):,} of {header.size_bytes:,} bytes"
+            for index, (stored, header) in enumerate(zip(self.contents, self.headers, strict=True))
+            if header is not None and JOURNAL_BLOCK_BYTES < len(stored) < header.size_bytes
+        }
+
     def check(self) -> None:
-        """CorruptMetadataError when a file has lost what it alone held."""
+        """CorruptMetadataError when a file has lost what it alone held, or may have."""
+        for index, cut in self.cut_short.items():
+            if index not in self.accepted:
+                path = self.paths[index]
+                raise CorruptMetadataError(
+                    f"{path} {cut}, and may have held more events; {_REMEDY.format(marker(path))}"
+                )
         if self.replay.missing is not None:
             index, sequence = self.replay.missing
             raise CorruptMetadataError(

@@ -74,16 +74,18 @@ class BatchCache:
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
-        self._order: deque[tuple[RecentBatches, int]] = deque()
+        # Two, as a pair of each batch would be one more object for the garbage collector.
+        self._order: deque[RecentBatches] = deque()
+        self._sizes_bytes: deque[int] = deque()
         self.cached_bytes = 0
 
     def add(self, recent: RecentBatches, batch: StoredBatch) -> None:
         """Cache a batch at the end of its partition's, evicting the oldest of any partition."""
         size_bytes = batch.header.batch_bytes + BATCH_OVERHEAD_BYTES
         recent.append(batch)
-        self._order.append((recent, size_bytes))
+        self._order.append(recent)
+        self._sizes_bytes.append(size_bytes)
         self.cached_bytes += size_bytes
         while self.cached_bytes > self._capacity_bytes:
-            oldest, oldest_bytes = self._order.popleft()
-            oldest.evict_first()
-            self.cached_bytes -= oldest_bytes
+            self._order.popleft().evict_first()
+            self.cached_bytes -= self._sizes_bytes.popleft()

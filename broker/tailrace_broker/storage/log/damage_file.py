@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tailrace.wire import DAMAGE_FILE
 from tailrace_broker.codec.damage import decode_damage, encode_damage
-from tailrace_broker.model.damage import Loss, RecordedDamage
+from tailrace_broker.model.damage import Accepted, Loss, RecordedDamage
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptMetadataError,
@@ -32,6 +32,11 @@ def load_damage(directory: Path) -> RecordedDamage:
         return decode_damage(stored)
     except CorruptBatchError as error:
         raise CorruptMetadataError(f"{error}; restore the file from a copy") from error
+
+
+def accepted_losses(directory: Path) -> Accepted:
+    """Offsets that the file says are lost, as was accepted. Raises as `load_damage`."""
+    return [each[:2] for each in load_damage(directory).losses if each.accepted_us > 0]
 
 
 def record_loss(directory: Path, loss: Loss) -> None:

@@ -80,6 +80,10 @@ class DamagedLogs:
             sync_directory(marker)
         self.unreset.add(key)
 
+    def set_aside_path(self, key: LogKey) -> Path:
+        """Return where a log lies that was set aside, if one was."""
+        return self._marker(key) / _LOG
+
     def remove(self, key: LogKey) -> None:
         """The log has again all that is committed. DiskFullError, StorageFailedError."""
         marker = self._marker(key)

@@ -1,9 +1,7 @@
 """One partition's log: appends go to its tail, reads come from memory or disk, retention trims it.
 
-Appends: `storage.log_tail`. Reads look into the recent batches of the tail cache, then into the
-pending tail, then into the segments.
-
-State changes on the event loop only; blocking work runs in the I/O threads.
+Reads look into the recent batches, then into the pending tail, then into the segments. State
+changes on the event loop only; blocking work runs in the I/O threads.
 """
 
 import asyncio
@@ -18,12 +16,12 @@ from typing import TypeVar
 from tailrace_broker.codec.batch import BatchBody, StoredBatch
 from tailrace_broker.codec.columns import RecordColumns
 from tailrace_broker.codec.metadata import LogStart
-from tailrace_broker.codec.segment import INDEX_INTERVAL_BYTES, EpochStart, find_time
+from tailrace_broker.codec.producers import Checkpoint
+from tailrace_broker.codec.segment import EpochStart, find_time
 from tailrace_broker.core.log.epochs import EpochEnd, cut_epochs, joined
 from tailrace_broker.core.log.producers import Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.core.log.tail_events import CutLog, OwnWrite
-from tailrace_broker.memory.pool import Quota
 from tailrace_broker.model.append_outcome import CutOutcome, LogIsCut, Misfit, OnAppended, OnCut
 from tailrace_broker.model.damage import Damage, LostEnd
 from tailrace_broker.model.errors import (
@@ -36,12 +34,15 @@ from tailrace_broker.model.errors import (
     TailraceError,
 )
 from tailrace_broker.model.topic import NO_EPOCH, TopicSettings
+from tailrace_broker.storage.files.io_share import Io
 from tailrace_broker.storage.journal.file import JournalFile
+from tailrace_broker.storage.log.inheritance import Inheritance
 from tailrace_broker.storage.log.range_role import RangeRole
 from tailrace_broker.storage.log.recovery import lost_end_error
-from tailrace_broker.storage.log.resources import LogResources
+from tailrace_broker.storage.log.resources import LogResources, Reading
 from tailrace_broker.storage.log.tail import LogTail
-from tailrace_broker.storage.log.trim import log_start_in, remove_segments, save_log_start
+from tailrace_broker.storage.log.time_search import find_by_reading
+from tailrace_broker.storage.log.trimming import trim_tail
 from tailrace_broker.storage.segments.reader import (
     find_offset_of_time,
     first_of_time,
@@ -76,8 +77,7 @@ class PartitionLog:
     ) -> None:
         """`segments` to `windows` and `lost_end` as recovered; a sealed log is read up to its end.
 
-        `start` None: it was never moved.
-        A log that has lost its end is read up to where it is there, and takes nothing.
+        `start` None: it was never moved. A log without its end is read as far as it goes.
         """
         self.place = place
         self.segments = segments
@@ -155,6 +155,14 @@ class PartitionLog:
         """What of it is known to be damaged, in order."""
         return self._resources.quarantine.of(self)
 
+    def producers(self) -> Checkpoint:
+        """Return what is remembered of its producers."""
+        return (self._tail.replica.windows or ProducerWindows()).checkpoint(self.log_end)
+
+    def inherit(self, inheritance: Inheritance) -> None:
+        """Its partition has parents: their producers are known before its own."""
+        self._tail.inheritance = inheritance
+
     @property
     def size_bytes(self) -> int:
         """Bytes of its batches on disk, pads included."""
@@ -175,6 +183,11 @@ class PartitionLog:
         """This process leads its range, or has a whole copy of a sealed one, for users."""
         return self.role.elsewhere is None and self._withheld is None
 
+    @property
+    def is_led(self) -> bool:
+        """This process takes appends: not while it is about to lead."""
+        return self.role.epoch is not None
+
     def check_served(self) -> None:
         """NotLeaderError, NoLeaderError."""
         if self.role.elsewhere is not None:
@@ -186,8 +199,17 @@ class PartitionLog:
         has_one_copy = self.role.commits_alone or self.lost_end is not None
         return has_one_copy or self.high_watermark >= self._end_before
 
-    def check_end(self) -> None:
-        """NoLeaderError: a new leader does not know yet what is committed."""
+    async def check_led(self) -> None:
+        """NotLeaderError; NoLeaderError: another may lead by now, and have committed more."""
+        self.check_served()
+        await self.role.check_led(self.place)
+
+    async def check_end(self) -> None:
+        """NoLeaderError: so it may be, or this one is new, and does not know all yet.
+
+        The high watermark after the call is no lower than any was anywhere before it.
+        """
+        await self.check_led()
         if not self.knows_end:
             raise self.role.unknown_end(self.place)
 
@@ -200,6 +222,17 @@ class PartitionLog:
     def on_shortage(self) -> None:
         """Answer appends that cannot be committed now."""
         self._tail.on_shortage()
+
+    def flush(self) -> None:
+        """Make durable what is not, at once."""
+        if self.durable_end < self.log_end:
+            self._resources.flusher.add(self._tail, 0)
+
+    async def flush_all(self) -> bool:
+        """Make all of it durable, what was not before it was opened too; whether that worked."""
+        self._tail.unflushed.add_all()
+        self._resources.flusher.add(self._tail, 0)
+        return await self._resources.flusher.flush_all()
 
     # --- appending ---
 
@@ -302,9 +335,8 @@ class PartitionLog:
             raise self._gone
         if not self.log_start <= offset < self.log_end:
             raise self._out_of_range(offset)
-        found = self.read_recent(offset, max_bytes)
-        memory = self._resources.pool.catch_up
-        return found or await self._read_from_disk(offset, max_bytes, self.log_end, memory)
+        found, reading = self.read_recent(offset, max_bytes), self._resources.catch_up
+        return found or await self._read_from_disk(offset, max_bytes, self.log_end, reading)
 
     # --- reading ---
 
@@ -321,8 +353,8 @@ class PartitionLog:
             return []
         batches = self.read_recent(offset, max_bytes)
         if not batches:
-            memory = self._resources.pool.read
-            return await self._read_from_disk(offset, max_bytes, self.high_watermark, memory)
+            end, reading = self.high_watermark, self._resources.reading
+            return await self._read_from_disk(offset, max_bytes, end, reading)
         while batches and batches[-1].header.end_offset > self.high_watermark:
             batches.pop()
         return batches
@@ -343,7 +375,9 @@ class PartitionLog:
                         raise
                     continue  # retention has removed it meanwhile
                 if offset is not None and offset < self.log_start:
-                    offset = await self._find_by_reading(timestamp_us, state.end_offset)
+                    offset = await find_by_reading(
+                        self, timestamp_us, state.end_offset, self._resources.io
+                    )
                 if offset is not None:
                     return offset
         pending = self._tail.pending.find_time(timestamp_us)
@@ -353,7 +387,7 @@ class PartitionLog:
         offset = await self._blocking(work, self.segments[-1], pending.header.base_offset)
         if offset is None or offset >= self.log_start:
             return offset
-        return await self._find_by_reading(timestamp_us, end_offset)
+        return await find_by_reading(self, timestamp_us, end_offset, self._resources.io)
 
     async def wait_beyond(self, offset: int) -> None:
         """Until the high watermark is above `offset`, or the log takes no more appends."""
@@ -387,7 +421,7 @@ class PartitionLog:
         if log_start > self.segments[-1].end_offset:
             await self.spilled()
         async with self._tail.turns.turn():
-            await self._trim(log_start)
+            await trim_tail(self._tail, self.segments, self._resources, log_start, self.on_trimmed)
 
     async def roll(self) -> int:
         """Begin a new segment; its base offset, below which `trim` can remove all.
@@ -398,8 +432,7 @@ class PartitionLog:
         if failed is not None:
             raise failed
         async with self._tail.turns.turn():
-            last = self.segments[-1]
-            if last.base_offset < last.end_offset:
+            if self.segments[-1].base_offset < self.segments[-1].end_offset:
                 await self._tail.roll()
             return self.segments[-1].base_offset
 
@@ -411,22 +444,28 @@ class PartitionLog:
         return await self._tail.spilled() if self.lost_end is None else None
 
     def give_up(self, reason: TailraceError) -> None:
-        """The log is going away: answer appends and reads from now on with `reason`.
-
-        Appends under way go on to their end: `close` waits for them.
-        """
+        """Answer appends and reads from now on with `reason`: it goes, when those before ended."""
         self._gone = reason
         self._tail.refuse(reason)
         self._wake_waiters()
 
     def withhold(self, reason: TailraceError | None) -> None:
-        """Answer appends and reads of users with `reason`; None: take them again.
-
-        What a leader sends is stored all the same, and followers are fed.
-        """
+        """Answer users, but no leader or follower, with `reason`; None: take theirs again."""
         self._withheld = reason
         self._tail.withhold(reason)
         self._wake_waiters()
+
+    def seal(self, end_offset: int, reason: TailraceError) -> None:
+        """Its range is being sealed in this turn: appends that come, or wait, fail with `reason`.
+
+        Nothing is attempted any more: the leader has held them since before it reported the end.
+        CorruptBatchError: this copy does not end there; it must not be served.
+        """
+        if self.log_end != end_offset and self.lost_end is None:
+            raise CorruptBatchError(
+                f"the log ends at {self.log_end}, and was sealed at {end_offset}"
+            )
+        self._tail.seal(reason)
 
     async def drained(self) -> None:
         """Once the appends under way have ended; none may come after."""
@@ -455,29 +494,6 @@ class PartitionLog:
         self.role.remove(self)
 
     # --- how it is done ---
-
-    async def _trim(self, log_start: int) -> None:
-        """It has the turn: see `trim`."""
-        segments, io, directory = self.segments, self._resources.io, self.place.directory
-        last = segments[-1]
-        if last.base_offset < log_start == last.end_offset:
-            await self._tail.roll()
-        log_start = min(log_start, segments[-1].end_offset)
-        if log_start <= self.log_start:
-            return
-        start, count = log_start_in(segments, self._tail.start, log_start)
-        if count:
-            await self._tail.save_producers()
-        await io.run(partial(save_log_start, directory, start, self._resources.write_file))
-        self._tail.start = start
-        self._tail.replica.trim(log_start)
-        removed = [self._path_of(state) for state in segments[:count]]
-        del segments[:count]
-        self._tail.forget_unflushed(removed)
-        self._resources.files.forget(*removed)
-        if self.on_trimmed is not None:
-            self.on_trimmed(log_start)
-        await io.run(partial(remove_segments, removed))
 
     def _wake_waiters(self) -> None:
         """Let them look again, all in this turn of the loop."""
@@ -512,28 +528,30 @@ class PartitionLog:
         return segment_path(self.place.directory, state.base_offset)
 
     async def _read_from_disk(
-        self, offset: int, max_bytes: int, end_offset: int, memory: Quota
+        self, offset: int, max_bytes: int, end_offset: int, reading: Reading
     ) -> list[StoredBatch]:
         lost = self._resources.quarantine.loss_error(self, offset)
         if lost is not None:
             raise lost
         self._resources.counters.log_disk_reads += 1
-        index = bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
-        state = self.segments[index]
+        state = self.segments[
+            bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
+        ]
         read = partial(
             read_batches,
             self._resources.files,
             self._path_of(state),
             state,
-            memory,
+            reading.memory,
             offset=offset,
             end_offset=min(end_offset, state.end_offset),  # behind it may be what was cut
             max_bytes=max_bytes,
         )
         try:
-            return await self._blocking(read, state, offset)
-        except ReadFailedError:
+            return await self._blocking(read, state, offset, reading.io)
+        except ReadFailedError as error:
             self._check_range(offset)  # retention may have removed the segment meanwhile
+            self._resources.quarantine.unreadable(self, error)
             raise
 
     async def _find_in_segment(
@@ -563,34 +581,15 @@ class PartitionLog:
             first_offset,
         )
 
-    async def _find_by_reading(self, timestamp_us: int, end_offset: int) -> int | None:
-        """From the log start on, below which a segment has a record of this time or later.
-
-        The next one is near, unless times are not in order.
-        """
-        offset = self.log_start
-        while offset < min(end_offset, self.high_watermark):
-            try:
-                batches = await self.read(offset, INDEX_INTERVAL_BYTES)
-            except OffsetOutOfRangeError:  # retention was faster
-                offset = max(offset, self.log_start)
-                continue
-            for batch in batches:
-                if batch.header.largest_timestamp_us >= timestamp_us:
-                    work = partial(first_of_time, batch, timestamp_us, first_offset=offset)
-                    found = await self._resources.io.run(work)
-                    if found is not None:
-                        return found
-                offset = batch.header.end_offset
-        return None
-
-    async def _blocking(self, work: Callable[[], T], state: SegmentState, offset: int) -> T:
+    async def _blocking(
+        self, work: Callable[[], T], state: SegmentState, offset: int, io: Io | None = None
+    ) -> T:
         """Read in an I/O thread, of this segment from the batch of this offset on.
 
         CorruptPartitionError; of a log that went away its reason.
         """
         try:
-            return await self._resources.io.run(work)
+            return await (io or self._resources.io).run(work)
         except ReadFailedError:
             if self._gone:  # its files are being moved away
                 raise self._gone from None

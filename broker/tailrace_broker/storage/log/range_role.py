@@ -3,10 +3,10 @@
 So a change of the role is one change, in one turn of the event loop, whatever it interrupts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from tailrace_broker.model.errors import NoLeaderError, NotEnoughReplicasError, TailraceError
+from tailrace_broker.model.errors import NotEnoughReplicasError, TailraceError
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.segments.writer import LogPlace
 
@@ -26,6 +26,9 @@ class LogInRange(Protocol):
 
     def on_shortage(self) -> None:
         """There is a shortage of replicas, or none any more."""
+
+    def flush(self) -> None:
+        """Make durable what is not, at once."""
 
 
 class InSync(NamedTuple):
@@ -47,12 +50,12 @@ class RangeRole:
     `elsewhere`: None when this process serves the range's partitions, at least to readers.
     `commits_alone`: it has the only copy. Else `PartitionLog.commit` says what is committed.
     `copies`: in-sync replicas, without which nothing is committed. `is_held`: appends wait for the
-    end of the epoch.
+    end of the epoch. `is_in_step`: a step is to seal the range, so all logs are flushed at once.
     """
 
     __slots__ = (
-        "_given_up", "_in_sync", "_logs", "_on_given_up", "_short", "commits_alone", "copies",
-        "elsewhere", "epoch", "is_held",
+        "_count_in_sync", "_given_up", "_logs", "_on_given_up", "_prove", "_short",
+        "commits_alone", "copies", "elsewhere", "epoch", "is_held", "is_in_step",
     )  # fmt: skip
 
     def __init__(
@@ -62,16 +65,23 @@ class RangeRole:
         *,
         commits_alone: bool = True,
         on_given_up: Callable[[int], None],
+        prove: Callable[[], Awaitable[bool]],
+        count_in_sync: Callable[[], InSync | None] = lambda: None,
     ) -> None:
-        """`on_given_up` is called once with each epoch that this process can lead in no more."""
+        """`on_given_up` is called once with each epoch that this process can lead in no more.
+
+        `prove` says whether it still leads where others have copies. `count_in_sync` counts them
+        now; None: this process does not lead there.
+        """
         self.epoch = epoch
         self.elsewhere = elsewhere
         self.commits_alone = commits_alone
         self.copies = 1
-        self.is_held = False
-        self._in_sync: InSync | None = None
+        self.is_held = self.is_in_step = False
+        self._count_in_sync = count_in_sync
         self._short: set[LogInRange] = set()  # logs that lack replicas
         self._on_given_up = on_given_up
+        self._prove = prove
         self._given_up: int | None = None
         self._logs: dict[LogInRange, None] = {}
 
@@ -83,7 +93,7 @@ class RangeRole:
         commits_alone: bool = True,
     ) -> None:
         """Be this from now on. O(logs); those with appends under way answer them."""
-        self._in_sync, self.is_held = None, False
+        self.is_held = False
         self.epoch, self.elsewhere, self.commits_alone = epoch, elsewhere, commits_alone
         for log in list(self._logs):
             log.on_role_changed()
@@ -94,14 +104,21 @@ class RangeRole:
         for log in list(self._logs):
             log.on_role_changed()
 
-    def note_in_sync(self, in_sync: InSync) -> None:
+    def take_step(self, *, is_open: bool) -> None:
+        """A step of the ring changes the range, or none does. O(logs) when one begins."""
+        if is_open and not self.is_in_step:
+            for log in list(self._logs):
+                log.flush()
+        self.is_in_step = is_open
+
+    def look_for_shortage(self) -> None:
         """Have logs that lack replicas refuse appends and give up those that wait.
 
         Those that lack none any more take them again. O(logs) while a replica is away.
         """
-        self._in_sync = in_sync
+        in_sync = self._count_in_sync()
         short: set[LogInRange] = set()
-        if len(in_sync.answering) < in_sync.copies:
+        if in_sync is not None and len(in_sync.answering) < in_sync.copies:
             short = {log for log in self._logs if in_sync.lacking(log.settings) is not None}
         for log in short | self._short:
             log.on_shortage()
@@ -111,7 +128,7 @@ class RangeRole:
         self, place: LogPlace, settings: TopicSettings, *, is_attempted: bool = False
     ) -> TailraceError | None:
         """Return why appends cannot be committed now; None: they can."""
-        in_sync = self._in_sync
+        in_sync = self._count_in_sync()
         needed = None if in_sync is None else in_sync.lacking(settings)
         if in_sync is None or needed is None:
             return None
@@ -131,32 +148,31 @@ class RangeRole:
         """The error of appends that this process does not take."""
         if self.elsewhere is not None:
             return self.elsewhere(place.topic, place.partition)
-        return NoLeaderError(
+        return place.no_leader(
             f'partition {place.partition} of topic "{place.topic}" takes no more events: range '
-            f"{place.range_id} is sealed, or its new leader is not ready; try again",
-            topic=place.topic,
-            partition=place.partition,
-            range=place.range_id,
+            f"{place.range_id} is sealed, or its new leader is not ready; try again"
         )
 
     def unknown_end(self, place: LogPlace) -> TailraceError:
         """The error of readers who ask a new leader for its end."""
-        return NoLeaderError(
+        return place.no_leader(
             f'the new leader of partition {place.partition} of topic "{place.topic}" does not know '
-            "yet how much is committed; try again",
-            topic=place.topic,
-            partition=place.partition,
-            range=place.range_id,
+            "yet how much is committed; try again"
         )
+
+    async def check_led(self, place: LogPlace) -> None:
+        """NoLeaderError: another broker may lead by now, and have acknowledged more."""
+        if not self.commits_alone and not await self._prove():
+            raise place.no_leader(
+                f'the leader of partition {place.partition} of topic "{place.topic}" is not sure '
+                "that it leads still: too few replicas answer; try again"
+            )
 
     def interrupted(self, place: LogPlace, *, is_deposed: bool) -> TailraceError:
         """What becomes of appends whose write the end of the epoch has overtaken."""
-        error: TailraceError = NoLeaderError(
+        error: TailraceError = place.no_leader(
             f"the leader's epoch has ended while it wrote to partition {place.partition} of topic "
-            f'"{place.topic}": the events may be stored; send them again',
-            topic=place.topic,
-            partition=place.partition,
-            range=place.range_id,
+            f'"{place.topic}": the events may be stored; send them again'
         )
         if is_deposed:
             error = self.refusal(place)

@@ -28,7 +28,14 @@ from tailrace_broker.core.log.recovery import (
     resume_journal,
 )
 from tailrace_broker.memory.pool import BufferPool
-from tailrace_broker.model.damage import Damage, Loss, LostEnd, RecordedDamage
+from tailrace_broker.model.damage import (
+    Accepted,
+    Damage,
+    Loss,
+    LostEnd,
+    RecordedDamage,
+    is_accepted,
+)
 from tailrace_broker.model.errors import (
     CorruptBatchError,
     CorruptMetadataError,
@@ -65,7 +72,8 @@ class RecoveredLog(NamedTuple):
     """A partition's segments in order, the last ready for writes; what the journal adds to them.
 
     `damages` are in the files; no file has the offsets of `losses`. `lost_end`: the log takes no
-    writes.
+    writes. `journal_cut`: what the journal has above is given up. It must be cut there before the
+    log takes anything: a later start would find it before what has taken its place, and follow it.
     """
 
     segments: list[SegmentState]
@@ -75,6 +83,7 @@ class RecoveredLog(NamedTuple):
     damages: Sequence[Damage] = ()
     losses: Sequence[Damage] = ()
     lost_end: LostEnd | None = None
+    journal_cut: int | None = None
 
 
 class LogEvidence(NamedTuple):
@@ -84,7 +93,7 @@ class LogEvidence(NamedTuple):
     `newest_segment`: it must have the segment of this base offset, as the inventory says.
     `journaled`: its batches in the journal. `damaged`: those that the journal held durably and
     that are damaged there. `exact_end`: it ended there, as a clean stop or its seal says.
-    `is_journal_lossy`: somebody has accepted that some of the journal is lost.
+    `is_journal_lossy`: somebody has accepted that some of the journal is lost, by `now_us`.
     `headers_prove`: what a batch's header says was committed was durable here. Of several copies
     that need not be: a follower can take two batches in one write, and lose the first with the
     power.
@@ -98,6 +107,7 @@ class LogEvidence(NamedTuple):
     is_journal_lossy: bool = False
     headers_prove: bool = True
     is_start_known: bool = True
+    now_us: int = 0
 
 
 def recover_log(
@@ -128,6 +138,7 @@ def recover_log(
         exact_end,
         is_journal_lossy=is_journal_lossy,
         headers_prove=headers_prove,
+        now_us=now_us,
     )
     producers = ProducerRecovery(place.directory, pool, is_direct=is_direct, now_us=now_us)
     repairs = DiskRepairs(place, pool, inventory, is_direct=is_direct)
@@ -173,13 +184,17 @@ def lost_end_error(place: LogPlace, lost: LostEnd, *, has_segments: bool) -> Cor
     )
 
 
-def check_whole(place: LogPlace, log: RecoveredLog) -> None:
-    """Check that each offset from the log start on can be read. CorruptPartitionError."""
+def check_whole(place: LogPlace, log: RecoveredLog, accepted: Accepted = ()) -> None:
+    """Check that each offset from the log start on can be read. CorruptPartitionError.
+
+    `accepted`: what is known to be lost.
+    """
     if log.lost_end is not None:
         has_segments = any(state.position for state in log.segments)
         raise lost_end_error(place, log.lost_end, has_segments=has_segments)
     for damage in (*log.damages, *log.losses):
-        if damage.end_offset > log.start.log_start:
+        is_missed = not is_accepted(accepted, damage.first_offset, damage.end_offset)
+        if is_missed and damage.end_offset > log.start.log_start:
             lost = f"{damage.first_offset} to {damage.end_offset - 1}"
             raise place.damaged(f"{damage.path}: offsets {lost} cannot be read")
 
@@ -249,8 +264,9 @@ class _Recovery:
             left += gone
         self.repairs.remove_segments([self._path(base_offset) for base_offset in left])
         return RecoveredLog(
-            self.segments, pending, start, windows, self.damages, self.losses, self.lost_end
-        )
+            self.segments, pending, start, windows, self.damages, self.losses, self.lost_end,
+            self._journal_cut(self._end_of(self.segments[-1], pending)),
+        )  # fmt: skip
 
     def _first_start(self) -> LogStart:
         """Of a log whose start was never moved."""
@@ -333,8 +349,15 @@ class _Recovery:
         if before.base_offset == base_offset:  # the log begins with it
             self.segments.clear()
         elif base_offset > max(before.end_offset, self.log_start):
-            path = self._path(before.base_offset)
-            self.losses.append(Damage(path, before.position, before.end_offset, base_offset))
+            path, first_offset = self._path(before.base_offset), before.end_offset
+            is_accepted = any(
+                loss.accepted_us > 0
+                and loss.first_offset <= first_offset < base_offset <= loss.end_offset
+                for loss in self.recorded.losses
+            )
+            self.losses.append(
+                Damage(path, before.position, first_offset, base_offset, is_accepted)
+            )
         self.segments.append(state)
 
     def _recover_finished(self, state: SegmentState, next_offset: int) -> None:
@@ -424,6 +447,14 @@ class _Recovery:
             self.durable_end = max(self.durable_end, behind.durable_end, journal_end)
         return pending
 
+    def _journal_cut(self, end_offset: int) -> int | None:
+        """Return where the journal is to be cut for a log that goes on at its end; None: nowhere.
+
+        What it has above does not follow, nor does it prove anything: a write before was lost.
+        """
+        is_above = any(each.end_offset > end_offset for each in self.evidence.journaled)
+        return end_offset if is_above and self.lost_end is None else None
+
     def _is_damaged(self, state: SegmentState, pending: Sequence[JournaledBatch]) -> bool:
         is_unknown = self.has_lost_segments and self.evidence.exact_end is None
         return is_unknown or self.durable_end > self._end_of(state, pending)
@@ -463,8 +494,17 @@ class _Recovery:
             if resumed_at is None:
                 self.lost_end = LostEnd(state.end_offset, self.durable_end, next_offset)
                 return []
-            self._record(self.recorded.with_loss(Loss(state.end_offset, resumed_at)))
+            accepted_us = self._accepted_us(is_last=is_last)
+            self._record(self.recorded.with_loss(Loss(state.end_offset, resumed_at, accepted_us)))
             is_last = False
+
+    def _accepted_us(self, *, is_last: bool) -> int:
+        """When somebody accepted the loss that is found now; 0: nobody has.
+
+        Who accepts what the journal has lost has not given up a batch that a segment holds damaged.
+        """
+        is_accepted = self.evidence.is_journal_lossy and not is_last
+        return max(1, self.evidence.now_us) if is_accepted else 0
 
     def _resumed_at(self, state: SegmentState, *, is_last: bool) -> int | None:
         """Where the log goes on behind its segments; None: nobody knows what was lost there."""

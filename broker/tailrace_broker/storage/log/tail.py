@@ -74,17 +74,20 @@ from tailrace_broker.model.append_outcome import (
 )
 from tailrace_broker.model.errors import NotReadyError, TailraceError
 from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage.files.io_share import Io
 from tailrace_broker.storage.files.turns import Turns
 from tailrace_broker.storage.journal.file import JournalFile
 from tailrace_broker.storage.journal.spiller import SpillPart
 from tailrace_broker.storage.log.batch_cache import RecentBatches
 from tailrace_broker.storage.log.cutting import CutParts, Cutting
+from tailrace_broker.storage.log.inheritance import Inheritance
 from tailrace_broker.storage.log.pending_tail import PendingTail
 from tailrace_broker.storage.log.producer_recovery import save_checkpoint
 from tailrace_broker.storage.log.range_role import RangeRole
 from tailrace_broker.storage.log.rescued_tail import save_rescued
 from tailrace_broker.storage.log.resources import LogResources
-from tailrace_broker.storage.segments.writer import LogPlace, SegmentWriter, segment_path
+from tailrace_broker.storage.log.unflushed import UnflushedSegments
+from tailrace_broker.storage.segments.writer import LogPlace, SegmentWriter
 
 # From here on LZ4 and CRC run in an I/O thread, so that the event loop stays free.
 INLINE_COMPRESS_BYTES_MAX = 256 * 1024
@@ -95,9 +98,9 @@ class LogTail:
 
     __slots__ = (
         "_follower", "_frame", "_gone", "_has_own_write", "_idle", "_leader", "_linger",
-        "_on_advanced", "_on_sealed", "_place", "_resources", "_role", "_segments",
-        "_unflushed_paths", "_withheld", "_write", "_writer", "is_open", "on_durable",
-        "on_own_write", "pending", "recent", "replica", "start", "turns",
+        "_on_advanced", "_on_sealed", "_resources", "_role", "_segments",
+        "_withheld", "_write", "_writer", "inheritance", "is_open", "on_durable", "on_own_write",
+        "pending", "place", "recent", "replica", "start", "turns", "unflushed",
     )  # fmt: skip
 
     def __init__(
@@ -116,7 +119,7 @@ class LogTail:
         on_sealed: Callable[[], None],
     ) -> None:
         """`on_advanced`: there is more to read; `on_sealed`: a segment was finished."""
-        self._place = place
+        self.place = place
         self._segments = segments
         self._resources = resources
         self._on_advanced = on_advanced
@@ -126,7 +129,7 @@ class LogTail:
         self.recent: RecentBatches | None = None
         self.pending = PendingTail(self)
         state = segments[-1]
-        end = LogEnd(state.end_offset, state.last_epoch, state.last_append_time_us)
+        end = LogEnd.of(state)
         epochs = joined(segment.epochs for segment in segments)
         committed_end = max(start.log_start, state.high_watermark)
         for batch, file in pending:
@@ -155,11 +158,12 @@ class LogTail:
         self._write: Write | None = None  # what the machine has decided in this turn
         self._frame: Sequence[StoredBatch] = ()  # what is being written to the journal
         self._linger: asyncio.TimerHandle | None = None
+        self.inheritance: Inheritance | None = None  # of a log whose partition has parents
         self.is_open = sealed_end is None
         self._idle: asyncio.Event | None = None
         self._gone: TailraceError | None = None
         self._withheld: TailraceError | None = None
-        self._unflushed_paths: set[Path] | None = None
+        self.unflushed = UnflushedSegments(place.directory, segments)
 
     @property
     def is_synced(self) -> bool:
@@ -182,7 +186,9 @@ class LogTail:
         producer: Producer | None = None,
     ) -> None:
         """Append one event, in one batch with others that wait. `done` is called when stored."""
-        leader = self._leader or self._lead(done)
+        leader = self._leader or self._lead(
+            done, partial(self.append_event, key, value, timestamp_us, flags, done, producer)
+        )
         if leader is None:
             return
         now_us = 0 if producer is None else self._resources.now_us()
@@ -194,26 +200,29 @@ class LogTail:
         self, contents: RecordColumns | BatchBody, done: OnAppended, producer: Producer | None
     ) -> None:
         """Append a request's records as a batch of their own. `done` is called when stored."""
-        leader = self._leader or self._lead(done)
+        again = self.append_records
+        leader = self._leader or self._lead(done, partial(again, contents, done, producer))
         if leader is not None:
             now_us = self._resources.now_us()
             self._execute(leader.append_records(contents, done, producer, now_us))
 
-    def _lead(self, done: OnAppended) -> LeaderAppends | None:
-        """Begin to take appends in this epoch; or refuse this one."""
+    def _lead(self, done: OnAppended, again: Callable[[], None]) -> LeaderAppends | None:
+        """Begin to take appends in this epoch; or refuse this one, or have it come `again`."""
         epoch = self._role.epoch
         refusal = self._gone or self._withheld
         if refusal is not None:
             done(AppendFailed(refusal))
         elif epoch is None:
-            done(AppendFailed(self._role.refusal(self._place)))
+            done(AppendFailed(self._role.refusal(self.place)))
         elif self._follower is not None and not self._follower.may_end:
             done(AppendFailed(NotReadyError("writes of the role before are under way")))
-        elif (shortage := self._role.shortage(self._place, self.replica.settings)) is not None:
+        elif (shortage := self._role.shortage(self.place, self.replica.settings)) is not None:
             done(AppendFailed(shortage))
-        else:
+        elif self.inheritance is None or not self.inheritance.must_wait(again):
             self._follower = None
             self._leader = LeaderAppends(self.replica, epoch, is_held=self._role.is_held)
+            if self.inheritance is not None:
+                self.inheritance.hand_on(self._leader)
         return self._leader
 
     # --- for followers ---
@@ -253,7 +262,7 @@ class LogTail:
 
     def _cut_now(self, cut: CutLog) -> None:
         parts = CutParts(
-            self._place,
+            self.place,
             lambda: self.start,
             self._segments,
             self._resources,
@@ -269,14 +278,8 @@ class LogTail:
     def _on_cut(self, event: CutNotBegun | CutEnded) -> None:
         if isinstance(event, CutEnded) and not event.needs_cut:
             self._writer = None  # the last segment may be another
-        self._keep_unflushed(self._unflushed_paths or ())
+        self.unflushed.keep()
         self._step(event)
-
-    def _keep_unflushed(self, paths: Iterable[Path]) -> None:
-        """These segments are not durable; those that a cut has removed are of no interest."""
-        written = (state.base_offset for state in self._segments if state.position)
-        kept = set(paths) & {segment_path(self._place.directory, offset) for offset in written}
-        self._unflushed_paths = kept or None
 
     # --- for the log ---
 
@@ -290,14 +293,16 @@ class LogTail:
         """Refuse what comes and give up what waits, or take appends again."""
         if self._leader is None or self._gone is not None or self._withheld is not None:
             return
-        self._step(Refused(self._role.shortage(self._place, self.replica.settings)))
-        attempted = self._role.shortage(self._place, self.replica.settings, is_attempted=True)
+        self._step(Refused(self._role.shortage(self.place, self.replica.settings)))
+        attempted = self._role.shortage(self.place, self.replica.settings, is_attempted=True)
         if attempted is not None:
             self._step(FlushFailed(attempted))
 
     def _answer_epoch(self) -> None:
         leader, epoch = self._leader, self._role.epoch
         if leader is None:
+            if self.inheritance is not None:
+                self.inheritance.try_again()
             return
         if self._role.is_held:
             leader.hold()
@@ -307,15 +312,21 @@ class LogTail:
             self._leader = None  # the next append begins with another
         if not is_idle:
             is_deposed = epoch is None
-            attempted = self._role.interrupted(self._place, is_deposed=is_deposed)
-            refusal = self._role.refusal(self._place) if is_deposed else None
+            attempted = self._role.interrupted(self.place, is_deposed=is_deposed)
+            refusal = self._withheld or self._role.refusal(self.place) if is_deposed else None
             self._execute(leader.step(EpochEnded(attempted, epoch, refusal), 0))
 
     def refuse(self, reason: TailraceError) -> None:
         """Answer what comes from now on with `reason`; what is under way goes on."""
         self._gone = reason
         self.is_open = False
+        if self.inheritance is not None:
+            self.inheritance.end()
         self._step(Refused(reason))
+
+    def seal(self, reason: TailraceError) -> None:
+        """Its range takes no more: the end of the role answers what waits with `reason`."""
+        self._withheld, self.is_open = reason, False
 
     def withhold(self, reason: TailraceError | None) -> None:
         """Answer appends of producers with `reason`; None: take them again."""
@@ -326,6 +337,8 @@ class LogTail:
     async def drained(self) -> None:
         """Once the appends under way have ended; none may come after."""
         self.is_open = False
+        if self.inheritance is not None:
+            self.inheritance.end()
         self._step(CLOSING)
         while not self._is_idle:
             self._idle = self._idle or asyncio.Event()
@@ -353,16 +366,11 @@ class LogTail:
         """Finish the last segment. Called with the turn to write segments."""
         await self._resources.io.run(self._segment_writer().roll)
 
-    def forget_unflushed(self, paths: Sequence[Path]) -> None:
-        """They are being removed."""
-        if self._unflushed_paths:
-            self._unflushed_paths.difference_update(paths)
-
     # --- for the journal, the spiller and the flusher ---
 
     def take_for_journal(self) -> Sequence[StoredBatch]:
         """What is written now; nothing when it has become large: it goes to the segment."""
-        self._step(JOURNAL_TURN)
+        self._step(JOURNAL_TURN, self._resources.now_us())
         write = self._taken()
         if write is not None:
             codec = self.replica.settings.codec
@@ -410,13 +418,13 @@ class LogTail:
     def setting_aside(self) -> Callable[[], None]:
         """For an I/O thread."""
         contents = [batch.contents() for batch in self.pending.batches]
-        return partial(save_rescued, self._place.directory, contents, self._resources.write_file)
+        return partial(save_rescued, self.place.directory, contents, self._resources.write_file)
 
     def begin_flush(self) -> tuple[int, Sequence[Path]]:
         """The end of what is written, and the segments that were written since the last flush."""
         self._step(FLUSH_BEGUN)
-        paths, self._unflushed_paths = self._unflushed_paths, None
-        return self.replica.end.offset, () if self._gone else list(paths or ())
+        paths = self.unflushed.take()
+        return self.replica.end.offset, () if self._gone else paths
 
     def on_flushed(self, end_offset: int) -> None:
         """All below is durable."""
@@ -426,17 +434,16 @@ class LogTail:
 
     def on_flush_failed(self, paths: Sequence[Path], error: TailraceError) -> None:
         """These segments, or the journal, could not be synced; it is tried again."""
-        self._keep_unflushed({*paths, *(self._unflushed_paths or ())})
+        self.unflushed.keep(paths)
         self._step(FlushFailed(error))
 
     # --- the machine ---
 
-    def _step(self, event: TailEvent) -> None:
-        leader = self._leader
-        if leader is None:
+    def _step(self, event: TailEvent, now_us: int = 0) -> None:  # `now_us`: of a turn
+        if self._leader is None:
             self._execute((self._follower or self.replica).step(event))
         else:
-            self._execute(leader.step(event, self._resources.now_us()))
+            self._execute(self._leader.step(event, now_us))
         if self._idle is not None and self._is_idle:
             self._idle.set()
 
@@ -474,7 +481,8 @@ class LogTail:
                 case AskSegment():
                     resources.io.call_soon(partial(self.turns.take, self._write_segment))
                 case Flush():
-                    resources.flusher.add(self, effect.within_ms / 1000)
+                    within_ms = 0 if self._role.is_in_step else effect.within_ms
+                    resources.flusher.add(self, within_ms / 1000)
                 case GiveUpEpoch():
                     self._role.give_up(effect.epoch)
                 case Spill():
@@ -498,7 +506,8 @@ class LogTail:
     def _acknowledge(self, effect: Acknowledge) -> None:
         if effect.is_duplicate:
             self._resources.counters.produce_duplicates += 1
-        effect.done(Appended(effect.offset, effect.is_duplicate, self._role.copies))
+        copies = self._role.copies
+        effect.done(Appended(effect.offset, effect.is_duplicate, copies, effect.partition))
 
     def _publish(self, batches: Sequence[StoredBatch]) -> None:
         """Keep them for readers near the end."""
@@ -518,23 +527,24 @@ class LogTail:
 
     def _write_segment(self) -> None:
         """It has the turn: write a group behind what is pending."""
-        self._step(SEGMENT_TURN)
+        self._step(SEGMENT_TURN, self._resources.now_us())
         write, stored = self._taken(), self._frame
         if write is not None:
             contents, codec = write.contents, self.replica.settings.codec
             if sum(len(part.payload) for part in contents) <= INLINE_COMPRESS_BYTES_MAX:
                 contents = compressed(contents, codec)
             self._put(
+                self._resources.io,
                 lambda: stamp_batches(compressed(contents, codec), write.first),
                 is_durable=write.is_durable,
             )
         elif stored:
-            self._frame = ()
-            self._put(lambda: stored, is_durable=self.replica.is_synced)
+            self._frame, io = (), self._resources.receiving
+            self._put(io, lambda: stored, is_durable=self.replica.is_synced)
         else:
             self.turns.end()
 
-    def _put(self, make: Callable[[], Sequence[StoredBatch]], *, is_durable: bool) -> None:
+    def _put(self, io: Io, make: Callable[[], Sequence[StoredBatch]], *, is_durable: bool) -> None:
         """Write what `make` returns, in an I/O thread, behind what is pending."""
         pending = list(self.pending.batches)
         # What the journal gives up for it must be safe.
@@ -552,7 +562,7 @@ class LogTail:
         def done(batches: Sequence[StoredBatch], error: TailraceError | None) -> None:
             self._resources.counters.add_log_write(error, perf_counter() - started_s)
             if written_paths:  # not in the thread: a flush under way has not seen it
-                self._unflushed_paths = written_paths | (self._unflushed_paths or set())
+                self.unflushed.add(written_paths)
             if error is None:
                 if pending:
                     self.pending.drop_below(pending[-1].header.end_offset)
@@ -562,7 +572,7 @@ class LogTail:
             self.turns.end()
             self._tell_sealed(segment_count)
 
-        self._resources.io.submit(write_all, done)
+        io.submit(write_all, done)
 
     @property
     def _needs_cut(self) -> bool:
@@ -582,17 +592,9 @@ class LogTail:
     def _saving_producers(self) -> Callable[[], None]:
         windows = self.replica.windows or ProducerWindows()
         checkpoint = windows.checkpoint(self.replica.end.offset)
-        return partial(save_checkpoint, self._place.directory, checkpoint)
+        return partial(save_checkpoint, self.place.directory, checkpoint)
 
     def _segment_writer(self) -> SegmentWriter:
         if self._writer is None:
-            resources = self._resources
-            self._writer = SegmentWriter(
-                self._place,
-                self._segments,
-                resources.pool,
-                resources.files,
-                resources.inventory,
-                segment_bytes=resources.segment_bytes,
-            )
+            self._writer = self._resources.segment_writer(self.place, self._segments)
         return self._writer

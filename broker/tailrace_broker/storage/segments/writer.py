@@ -18,7 +18,9 @@ from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.segment import SegmentIndex, encode_index, encode_pad
 from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool
-from tailrace_broker.model.errors import CorruptPartitionError, TailraceError
+from tailrace_broker.model.errors import CorruptPartitionError, NoLeaderError, TailraceError
+from tailrace_broker.model.replication import LogKey
+from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES, DirectFile, write_file_atomically
 from tailrace_broker.storage.files.inventory import Inventory, ListedSegment
 from tailrace_broker.storage.segments.open_segments import OpenSegments
@@ -37,9 +39,26 @@ class LogPlace:
     partition: int
     range_id: int
 
+    @classmethod
+    def of(cls, directory: Path, topic: Topic, partition: Partition) -> "LogPlace":
+        """The place of a topic's partition, whose files are in this directory."""
+        number, range_id = partition.partition, partition.range_id
+        return cls(directory, topic.name, topic.topic_id, number, range_id)
+
+    @property
+    def key(self) -> LogKey:
+        """What names the partition in the ring."""
+        return LogKey(self.topic_id, self.partition)
+
     def damaged(self, detail: str) -> CorruptPartitionError:
         """The error that says so, naming the partition."""
         return CorruptPartitionError(detail, topic=self.topic, partition=self.partition)
+
+    def no_leader(self, detail: str) -> NoLeaderError:
+        """The error that says so, naming the partition and its range."""
+        return NoLeaderError(
+            detail, topic=self.topic, partition=self.partition, range=self.range_id
+        )
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:

@@ -17,6 +17,12 @@ class Check(NamedTuple):
     detail: str
 
 
+def checks_text(checks: Sequence[Check]) -> str:
+    """A line for each."""
+    width = max(len(check.name) for check in checks)
+    return "\n".join(f"{SIGNS[each.state]} {each.name:{width}}  {each.detail}" for each in checks)
+
+
 def shown_names(names: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
     others = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""

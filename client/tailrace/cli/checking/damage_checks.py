@@ -9,7 +9,7 @@ from tailrace.cli.lib.options import counted
 from tailrace.errors import TailraceError
 from tailrace.protocol.ring_values import RangeDetails, RingDetails
 from tailrace.sync import Client
-from tailrace.values import BrokerStatus, PartitionDetails, RingStatus
+from tailrace.values import BrokerStatus, PartitionDetails, QuarantinedBatch, RingStatus
 
 # Damaged partitions with their topics' names, by the ordinal of the broker that leads them.
 DamagedPartitions = Mapping[int, Sequence[tuple[str, PartitionDetails]]]
@@ -28,7 +28,7 @@ def damaged_partitions(client: Client, status: RingStatus) -> DamagedPartitions:
             for topic in client.topics():
                 for partition_detail in client.topic(topic.name).partition_details:
                     if partition_detail.leader is not None and (
-                        partition_detail.quarantined or partition_detail.state == "damaged"
+                        _quarantined(partition_detail) or partition_detail.state == "damaged"
                     ):
                         found[partition_detail.leader].append((topic.name, partition_detail))
     return found
@@ -49,19 +49,24 @@ def damage_check(broker: BrokerStatus, partitions: Sequence[tuple[str, Partition
 
 
 def range_check(ring: RingDetails) -> Check:
-    """FAILED when no broker leads a range that takes events."""
+    """FAILED when no broker leads a range that takes events, or has all of one that is sealed."""
     headless = [range_ for range_ in ring.ranges if range_.state in _NO_LEADER]
+    lost = [range_ for range_ in ring.ranges if range_.complete == ()]
+    if lost and not headless:
+        names = shown_names([f"range {each.id}" for each in lost])
+        remedy = start_or_accept(lost[0])
+        return Check(FAILED, "ranges", f"no broker has all of {names} (sealed): {remedy}")
     if not headless:
         return Check(OK, "ranges", f"{counted(len(ring.ranges), 'range')}, none without a leader")
     names = shown_names([f"range {each.id} ({each.state})" for each in headless])
     waiting = next((each for each in headless if each.state == "waiting"), None)
     remedy = "a replica takes over soon: see tailrace ring status"
     if waiting is not None:
-        remedy = _start_or_accept(waiting)
+        remedy = start_or_accept(waiting)
     return Check(FAILED, "ranges", f"no broker leads {names}: {remedy}")
 
 
-def _start_or_accept(one: RangeDetails) -> str:
+def start_or_accept(one: RangeDetails) -> str:
     """The remedy for a range that waits for one of its replicas."""
     replicas = " or ".join(map(str, one.replicas))
     return (
@@ -72,14 +77,19 @@ def _start_or_accept(one: RangeDetails) -> str:
 
 def _description(topic: str, partition: PartitionDetails) -> str:
     reasons = []
-    if partition.quarantined:
-        first, *others = partition.quarantined
+    if quarantined := _quarantined(partition):
+        first, *others = quarantined
         more = f" and {len(others)} more" if others else ""
         reasons.append(f"offsets {first.first_offset}-{first.last_offset}{more}")
     if partition.state == "damaged":
         end = partition.high_watermark
         reasons.append("all of it" if end is None else f"from offset {end} on")
     return f'partition {partition.partition} of topic "{topic}" ({", ".join(reasons)})'
+
+
+def _quarantined(partition: PartitionDetails) -> list[QuarantinedBatch]:
+    """But for what is lost as somebody has accepted: that is no news."""
+    return [each for each in partition.quarantined if not each.accepted]
 
 
 def _remedy(partitions: Sequence[tuple[str, PartitionDetails]]) -> str:

@@ -44,7 +44,7 @@ def lag_check(groups: Sequence[GroupInfo], *, now_us: int) -> Check:
 
 
 def loss_checks(groups: Sequence[GroupInfo]) -> list[Check]:
-    """A warning like "1 group lost 2 records to retention: billing"; none when none lost any."""
+    """A warning like "1 group lost 2 records to retention or damage: billing"; none: none did."""
     losers = sorted((group for group in groups if group.lost), key=lambda each: -each.lost)
     if not losers:
         return []
@@ -54,8 +54,8 @@ def loss_checks(groups: Sequence[GroupInfo]) -> list[Check]:
         Check(
             WARNING,
             "retention",
-            f"{counted(len(losers), 'group')} lost {lost} to retention: {names}: keep records for "
-            "longer (tailrace topic alter), or start what reads sooner",
+            f"{counted(len(losers), 'group')} lost {lost} to retention or damage: {names}: keep "
+            "records for longer (tailrace topic alter), or start what reads sooner",
         )
     ]
 

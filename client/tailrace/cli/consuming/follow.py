@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 from tailrace.cli.consuming.pages import Key, Page
 from tailrace.cli.consuming.quarantined import Quarantined
-from tailrace.errors import TailraceError
+from tailrace.errors import ProblemError, TailraceError
 from tailrace.sync import Client
 from tailrace.values import Fetched, PartitionOffsets
 
 WAIT_MS = 10_000  # of one long poll; far below the client's timeout
 RETRY_AFTER_S = 0.5
+LISTING_AFTER_S = 0.05  # until who was asked knows the children too
 QUEUED_PAGES_MAX = 16  # bounds memory when the output is slow
 
 
@@ -43,6 +44,13 @@ class Sealed(NamedTuple):
     children: list[PartitionOffsets]
 
 
+class Gone(NamedTuple):
+    """The partition is no more: its records were removed, after they were read or before."""
+
+    key: Key
+    children: list[PartitionOffsets]
+
+
 class Skipped(NamedTuple):
     """Damaged offsets are passed over."""
 
@@ -55,7 +63,7 @@ class Failed(NamedTuple):
     error: TailraceError
 
 
-Event = Page | Waiting | Resumed | Sealed | Skipped | Failed
+Event = Page | Waiting | Resumed | Sealed | Gone | Skipped | Failed
 
 
 class Lineage:
@@ -117,10 +125,12 @@ def follow(
         match events.get():
             case Page() as page:
                 yield page
-            case Sealed(ended, children):
+            case Sealed(ended, children) | Gone(ended, children) as end:
+                if isinstance(end, Gone):
+                    warn(f"partition {ended[1]} of {ended[0]} is gone: no record of it is left")
                 for child in children:
                     if lineage.add(*_with_parents(child)):
-                        offsets[child.topic, child.partition] = child.readable().start
+                        offsets[child.topic, child.partition] = start_of_child(child)
                 lineage.finish(ended)
             case Waiting(key, error):
                 if not waiting:
@@ -153,7 +163,8 @@ def _poll(client: Client, key: Key, offset: int, page_records: int, events: "Que
                     max_records=page_records,
                     wait_ms=0 if is_waiting else WAIT_MS,
                 )
-                ended = None if page.body or not page.is_sealed else _ended(client, key, page)
+                is_at_end = page.is_sealed and not page.body
+                ended = sealed_end(key, page, client.offsets([key[0]])) if is_at_end else None
             except TailraceError as error:
                 damage = Quarantined.at(offset, error)
                 if damage is not None:
@@ -161,7 +172,7 @@ def _poll(client: Client, key: Key, offset: int, page_records: int, events: "Que
                     offset = damage.next_offset
                     continue
                 if not error.retriable:
-                    events.put(Failed(error))
+                    events.put(_gone_or_failed(client, key, error))
                     return
                 events.put(Waiting(key, error))
                 is_waiting = True
@@ -176,9 +187,37 @@ def _poll(client: Client, key: Key, offset: int, page_records: int, events: "Que
                 events.put(ended)
                 return
             offset = page.next_offset
+            if is_at_end:
+                time.sleep(LISTING_AFTER_S)
 
 
-def _ended(client: Client, key: Key, page: Fetched) -> Sealed:
-    """With all that has to be known of the children."""
-    listing = client.offsets([key[0]]) if page.children else []
-    return Sealed(key, [each for each in listing if each.partition in page.children])
+def sealed_end(key: Key, page: Fetched, listing: Iterable[PartitionOffsets]) -> Sealed | None:
+    """Return that a partition has ended, with its children; None: not all of them are listed yet.
+
+    Brokers do not hear of a step in the same moment.
+    """
+    children = [each for each in listing if each.partition in page.children]
+    return Sealed(key, children) if len(children) == len(page.children) else None
+
+
+def children_of_gone(key: Key, listing: Iterable[PartitionOffsets]) -> list[PartitionOffsets]:
+    """Return what continues a partition that is gone: those that name it, else all newer ones."""
+    newer = [each for each in listing if each.topic == key[0] and each.partition > key[1]]
+    return [each for each in newer if key[1] in each.parents] or newer
+
+
+def _gone_or_failed(client: Client, key: Key, error: TailraceError) -> Gone | Failed:
+    if not isinstance(error, ProblemError) or error.type != "partition-not-found":
+        return Failed(error)
+    try:
+        children = children_of_gone(key, client.offsets([key[0]]))
+    except TailraceError:
+        return Failed(error)
+    return Gone(key, children) if children else Failed(error)
+
+
+def start_of_child(child: PartitionOffsets) -> int:
+    """Return where its records begin; PartitionDamagedError. Nobody may lead it yet."""
+    if child.log_start is None and child.state != "damaged":
+        return child.first_offset
+    return child.readable().start

@@ -1,4 +1,4 @@
-"""Damage that a reader meets: offsets that a broker has quarantined."""
+"""Damage that a reader meets: offsets that a broker has quarantined, or that were given up."""
 
 from typing import NamedTuple, Self
 
@@ -8,13 +8,17 @@ _PROBLEM_TYPE = "corrupt-partition"  # docs/protocol.md, "Problems"
 
 
 class Quarantined(NamedTuple):
-    """Offsets of a partition that cannot be read; it goes on at `next_offset`."""
+    """Offsets of a partition that cannot be read; it goes on at `next_offset`.
+
+    `is_accepted`: they are lost for good, and somebody has accepted that.
+    """
 
     topic: str
     partition: int
     first_offset: int
     last_offset: int
     next_offset: int
+    is_accepted: bool
 
     @classmethod
     def of(cls, error: TailraceError) -> Self | None:
@@ -23,9 +27,14 @@ class Quarantined(NamedTuple):
             return None
         names = ("topic", "partition", "firstOffset", "lastOffset", "nextOffset")
         topic, *numbers = (error.members.get(name) for name in names)
-        if error.type != _PROBLEM_TYPE or not all(isinstance(number, int) for number in numbers):
+        partition, first, last, following = (
+            number if isinstance(number, int) else None for number in numbers
+        )
+        is_known = error.type == _PROBLEM_TYPE
+        if not is_known or partition is None or first is None or last is None or following is None:
             return None
-        return cls(str(topic), *(number for number in numbers if isinstance(number, int)))
+        is_accepted = error.members.get("accepted") is True
+        return cls(str(topic), partition, first, last, following, is_accepted)
 
     @classmethod
     def at(cls, offset: int, error: TailraceError) -> Self | None:
@@ -46,7 +55,5 @@ class Quarantined(NamedTuple):
         return f'partition {self.partition} of topic "{self.topic}"'
 
     def __str__(self) -> str:
-        return (
-            f"{self.partition_name}: {self.offsets} are quarantined (damaged); going on at "
-            f"{self.next_offset}"
-        )
+        what = "lost, which was accepted" if self.is_accepted else "quarantined (damaged)"
+        return f"{self.partition_name}: {self.offsets} are {what}; going on at {self.next_offset}"

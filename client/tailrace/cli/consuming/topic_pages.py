@@ -102,7 +102,8 @@ def select(
         skipped: list[Quarantined] = []
 
         def skip(damage: Quarantined) -> None:
-            skipped.append(damage)
+            if not damage.is_accepted:
+                skipped.append(damage)
             warn(str(damage))
 
         pages = chain(
@@ -199,7 +200,7 @@ def _stored_pages(
     page_records: int,
     skip: Callable[[Quarantined], None],
 ) -> Iterator[Page]:
-    """What each partition held when it was asked for its offsets, but for damaged batches."""
+    """What each partition held when it was asked for its offsets, but for what cannot be read."""
     for offsets in partitions:
         position, end = starts[_key(offsets)], offsets.readable().stop
         while position < end:

@@ -1,6 +1,6 @@
 """The ring's brokers, each as it describes itself where it can be reached."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,6 +51,35 @@ def with_lags(client: "Client", ring: "RingDetails") -> "RingDetails":
     }
     ranges = (known.get((each.id, each.epoch), each) for each in ring.ranges)
     return replace(ring, ranges=tuple(ranges))
+
+
+def ring_of_each(client: "Client", ordinals: Iterable[int]) -> "dict[int, RingDetails | None]":
+    """The ring as each of these brokers knows it; None: it does not answer.
+
+    Empty when they cannot be distinguished, or the client's broker is not ready.
+    """
+    from tailrace.sansio.routing import broker_urls
+
+    try:
+        urls = broker_urls(client.url, client.brokers())
+    except TailraceError:
+        return {}
+    asked = {each: urls[each] for each in ordinals if each in urls}
+    answers = _of_each(client, asked, lambda other, _: other.ring())
+    return {each: answers.get(each) for each in asked}
+
+
+def held_outside(ring: "RingDetails") -> dict[int, list[int]]:
+    """By registered broker that does not belong to the ring: the sealed ranges that it holds, or
+    is to.
+    """
+    return {
+        each.ordinal: [
+            one.id for one in ring.ranges if each.ordinal in (*one.replicas, *(one.complete or ()))
+        ]
+        for each in ring.registrations
+        if each.ordinal >= (ring.brokers or 0)
+    }
 
 
 def is_own(broker: "BrokerStatus") -> bool:

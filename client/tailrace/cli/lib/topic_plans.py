@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.lib.options import counted, size_text
 from tailrace.cli.lib.parser import shown
+from tailrace.cli.lib.reslicing import plan_reslice, reslice_text
 from tailrace.errors import TailraceError, TopicNotFoundError
 from tailrace.settings.quantities import duration_quantity, size_quantity
 from tailrace.values import wire_name
@@ -48,20 +49,18 @@ def plan_create(client: "Client", name: str, settings: Mapping[str, Any]) -> Pla
         return document, f"would create {name}{f': {wanted}' if wanted else ''}"
     others = [field for field, value in settings.items() if getattr(existing, field) != value]
     if others:
-        remedy = f". Change it: tailrace topic alter {name}"
-        if "partitions_per_range" in others:
-            remedy = (
-                "; partitions cannot be altered: choose another name, or delete the topic with its "
-                "records and create it again"
-            )
         current_text = ", ".join(_text(field, getattr(existing, field)) for field in others)
-        raise TailraceError(f"topic {shown(name)} exists with {current_text}{remedy}")
+        raise TailraceError(
+            f"topic {shown(name)} exists with {current_text}. Change it: tailrace topic alter "
+            f"{name}"
+        )
     return document, f"would create nothing: {name} exists with these settings"
 
 
 def plan_alter(client: "Client", name: str, settings: Mapping[str, Any]) -> Plan:
     """What is different from how it is. TopicNotFoundError."""
-    topic = client.topic(name).topic
+    details = client.topic(name)
+    topic = details.topic
     changes = {
         field: (getattr(topic, field), value)
         for field, value in settings.items()
@@ -70,9 +69,18 @@ def plan_alter(client: "Client", name: str, settings: Mapping[str, Any]) -> Plan
     summary = ", ".join(
         f"{_text(field, old)} to {_value_text(field, new)}" for field, (old, new) in changes.items()
     )
-    document = {wire_name(field): {"from": old, "to": new} for field, (old, new) in changes.items()}
+    document: dict[str, Any] = {
+        "name": name,
+        "dryRun": True,
+        "changes": {
+            wire_name(field): {"from": old, "to": new} for field, (old, new) in changes.items()
+        },
+    }
+    if "partitions_per_range" in changes:
+        document["reslice"] = plan_reslice(client, details, settings["partitions_per_range"])
+        summary += f"; {reslice_text(name, document['reslice'])}"
     return (
-        {"name": name, "dryRun": True, "changes": document},
+        document,
         f"would change {summary}" if summary else f"would change nothing: {name} is so already",
     )
 

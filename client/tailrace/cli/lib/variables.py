@@ -33,6 +33,7 @@ BROKER_SETTINGS = (
     "groups_max",
     "group_consumers_max",
     "delete_retention_ms",
+    "sealed_keep_ms",
     "produce_memory_bytes",
     "segment_bytes",
     "scrub_bytes_per_second",
@@ -41,6 +42,10 @@ BROKER_SETTINGS = (
     "read_memory_bytes",
     "io_buffer_bytes",
     "io_threads",
+    "outside_url",
+    "outside_port_stride",
+    "outside_hosts",
+    "topic_metrics_max",
     "log_level",
 )
 _COMMAND = Server(

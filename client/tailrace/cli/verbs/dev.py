@@ -22,6 +22,7 @@ DEFAULT_PORT = 9250
 PORT_STRIDE = 10  # brokers of a local ring are that far apart (docs/operations.md)
 PORT_MAX = 65535
 BROKERS_MAX = 12  # on one machine
+LOOK_S = 0.2  # how often it is seen whether another broker is wanted
 LISTENERS = (
     ("public", "", "every path: topics, produce, read, offsets, health"),
     ("produce", "", "the fast listener for events"),
@@ -50,13 +51,17 @@ class DemoPartition(NamedTuple):
 def dev(*, data: Path, port: int, brokers: int | None) -> None:
     """Run a broker, or a ring of some, on this machine until Ctrl-C; data stays.
 
-    What changes a ring of several by hand needs its secret, which is in DIR/ring-secret.
+    A ring that has grown is started with all its brokers. What changes a ring of several by hand
+    needs its secret, which is in DIR/ring-secret.
     """
     from tailrace.local.broker import PEER_LISTENERS, PortTakenError, exported_settings
     from tailrace.local.ring import LocalRing, begun_with
 
     require_broker_extra()
-    broker_count = brokers or begun_with(data) or 1
+    begun_count = begun_with(data) or 1
+    broker_count = max(brokers or 1, begun_count)
+    if brokers is not None and brokers < begun_count:
+        print(f"the ring in {data} has {begun_count} brokers now: all are started", file=sys.stderr)
     last_port = port + PORT_STRIDE * (broker_count - 1) + PEER_LISTENERS[-1]
     if broker_count > 1 and last_port > PORT_MAX:
         raise UsageError(f"--port: {port} leaves no room for {broker_count} brokers: give another")
@@ -108,34 +113,63 @@ def _wait_ready(ring: "LocalRing") -> None:
 
 def _watch(ring: "LocalRing", data: Path) -> None:
     """While most of the voters live; TailraceError then."""
-    voters = _voters(ring)
+    voters, copies = _voters_and_copies(ring)
+    size = len(ring.brokers)
     while True:
-        ended = ring.wait_ended()
+        ended = ring.wait_ended(LOOK_S)
+        if ended is None:
+            _grow(ring)
+            if len(ring.brokers) > 1 and (now := ring.note_size()) != size:
+                size = now
+                voters, copies = _voters_and_copies(ring)
+            continue
+        if len(ring.brokers) > 1 and ring.has_left(ended.ordinal):
+            print(f"broker {ended.ordinal} has left the ring", flush=True)
+            ring.take_away_left()
+            continue
         living = ring.living()
         option = "" if data == DEFAULT_DATA else f" --data {data}"
+        first_port = ring.brokers[0].port
+        again = f"tailrace dev{option}"
+        again += "" if first_port == DEFAULT_PORT else f" --port {first_port}"
         if 2 * len(voters.intersection(living)) <= len(voters):
             if len(ring.brokers) == 1:
                 if ended.error.exit_code > 0:  # it has said why
                     raise ended.error
-                raise TailraceError(f"{ended.error}: tailrace dev{option}") from ended.error
+                raise TailraceError(f"{ended.error}: {again}") from ended.error
             raise TailraceError(
                 f"broker {ended.ordinal} {ended.error.how} too: most of the voters "
-                f"{_listed(voters)} are away, so the ring is stopped; start it again"
+                f"{_listed(voters)} are away, so the ring is stopped; start it again: {again}"
             )
+        served = "others serve its partitions" if copies > 1 else "its partitions are not served"
         print(
-            f"broker {ended.ordinal} {ended.error.how}; its partitions are not served until it "
-            f"runs again: tailrace dev start {ended.ordinal}{option}. The ring goes on with "
-            f"{_listed(living)}",
+            f"broker {ended.ordinal} {ended.error.how}; {served} until it runs again: tailrace dev "
+            f"start {ended.ordinal}{option}. The ring goes on with {_listed(living)}",
             file=sys.stderr,
             flush=True,
         )
 
 
-def _voters(ring: "LocalRing") -> set[int]:
+def _grow(ring: "LocalRing") -> None:
+    """As `tailrace ring grow` asks; an error is no reason to end."""
+    try:
+        for ordinal in ring.grow_if_asked():
+            broker = ring.brokers[ordinal]
+            print(
+                f"  broker {ordinal}  {broker.url}  pid {broker.pid}  log {broker.log_path}",
+                flush=True,
+            )
+    except TailraceError as error:
+        print(f"no more brokers: {error}", file=sys.stderr, flush=True)
+
+
+def _voters_and_copies(ring: "LocalRing") -> tuple[set[int], int]:
+    """The voters, and the copies of each event."""
     if len(ring.brokers) == 1:
-        return {0}
+        return {0}, 1
     with ring.client() as client:
-        return set(client.ring().metadata.voters)
+        details = client.ring()
+    return set(details.metadata.voters), details.copies
 
 
 def _welcome(ring: "LocalRing") -> str:

@@ -10,15 +10,13 @@ def doctor(*, output: str, url: str | None) -> None:
 
     A ! works, but not as well as it could.
     """
-    from tailrace.cli.checking.check import FAILED, SIGNS
+    from tailrace.cli.checking.check import FAILED, checks_text
     from tailrace.cli.checking.checks import broker_checks, machine_checks
     from tailrace.cli.lib.output import show
 
     with connect(url) as client:
         checks = [*broker_checks(client), *machine_checks()]
-    width = max(len(check.name) for check in checks)
-    lines = [f"{SIGNS[check.state]} {check.name:{width}}  {check.detail}" for check in checks]
-    show(output, [check._asdict() for check in checks], with_url("\n".join(lines), url))
+    show(output, [check._asdict() for check in checks], with_url(checks_text(checks), url))
     if any(check.state == FAILED for check in checks):
         raise SystemExit(1)
 

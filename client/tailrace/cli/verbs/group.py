@@ -26,7 +26,8 @@ def list_groups(*, output: str, url: str | None) -> None:
     """List all groups: who reads what, and how far behind.
 
     LAG counts the records that are not read yet, and OLDEST UNREAD is the age of the oldest.
-    LOST counts those that retention removed before the group read them.
+    LOST counts those that were gone before the group read them: retention had removed them, or
+    somebody has accepted their loss.
     """
     from tailrace.cli.lib.output import NONE, Column, as_table, member, show
     from tailrace.values import to_document
@@ -146,7 +147,7 @@ def _headline(details: "GroupDetails") -> str:
     info = details.info
     words = [f"GROUP {info.group}", info.state, f"assignment epoch {details.assignment_epoch}"]
     lag = "unknown" if info.lag is None else f"{info.lag:,}"
-    lost = f"lost to retention {info.lost:,}"
+    lost = f"lost {info.lost:,}"
     return "   ".join([*words, f"lag {lag}", *([lost] if info.lost else [])])
 
 

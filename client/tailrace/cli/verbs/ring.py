@@ -4,13 +4,13 @@ hand. What changes it needs its secret, when it has one: TAILRACE_TOKEN.
 
 from typing import TYPE_CHECKING, Any
 
-from tailrace.cli.lib.options import OUTPUT, URL, connect
+from tailrace.cli.lib.options import DRY_RUN, OUTPUT, URL, connect
 from tailrace.cli.lib.parser import UsageError, Verb, parameter, whole_number
 from tailrace.cli.lib.remedies import with_url
 
 if TYPE_CHECKING:
     from tailrace.cli.lib.output import Column
-    from tailrace.protocol.ring_values import RingDetails
+    from tailrace.protocol.ring_values import AcceptedLoss, LastStep, RingDetails, RingStep
 
 BROKERS_MAX = 12288  # of the largest ring (docs/ring.md)
 
@@ -19,7 +19,9 @@ def status(*, consistent: bool, output: str, url: str | None) -> None:
     """Show the ring's committed state: brokers, ranges, who leads, who votes.
 
     As the broker knows it that is asked, also one that is in no ring yet; LAG as the leaders do:
-    follower:records, and since when it owes them. ISR names a ghost with its cause: 1?power.
+    follower:records, and since when it owes them. ISR names a ghost with its cause: 1?power; of
+    a sealed range, who has a whole copy. A broker beside the ring is a spare, or has left. Below,
+    the tokens from left to right: who leads them, and the sealed ranges by their ids.
     """
     from tailrace.cli.lib.output import show
     from tailrace.cli.lib.ring_rows import with_lags
@@ -55,19 +57,41 @@ def found(*, brokers: int, output: str, url: str | None) -> None:
     show(output, to_document(ring), f"✓ ring of {ring.brokers}: {ring.cluster_id}")
 
 
-def accept_loss(*, range_id: int, broker: int, output: str, url: str | None) -> None:
+def accept_loss(*, range_id: int, broker: int, dry_run: bool, output: str, url: str | None) -> None:
     """Let a broker lead a range of which no whole replica is left; others' events are lost.
 
-    Before it, try to bring back a broker that has them: `tailrace ring status` names them.
+    Of a sealed range the broker's copy counts as whole, and others are made from it; with --dry-run
+    it only says what that copy lacks. Before it, try to bring back a broker that has the events:
+    `tailrace ring status` names them.
     """
     from tailrace.cli.lib.output import show
     from tailrace.values import to_document
 
     with connect(url) as client:
-        after = client.accept_loss(range_id, broker)
+        accepted = client.accept_loss(range_id, broker, dry_run=dry_run)
+    show(output, to_document(accepted), accepted_text(accepted, broker))
+
+
+def accepted_text(accepted: "AcceptedLoss", broker: int) -> str:
+    """Return the text that people read."""
+    after, dry_run = accepted.range, accepted.dry_run
+    if after.state == "sealed":
+        said = "would give up what" if dry_run else "✓ what"
+        says = f"range {after.id}, sealed: {said} broker {broker} lacks"
+        gone = "" if dry_run else " is given up"
+        lost = [
+            f"  {each.topic}, partition {each.partition}: offsets {each.first_offset} to "
+            f"{each.last_offset}"
+            for each in accepted.lost
+        ]
+        return "\n".join([f"{says}{gone}:", *(lost or ["  nothing"])])
+    if dry_run:
+        return (
+            f"range {after.id}: broker {broker} would lead it in epoch {after.epoch + 1}; what "
+            "others alone have would be lost"
+        )
     leader = "no broker yet" if after.leader is None else f"broker {after.leader}"
-    line = f"✓ range {after.id}: led by {leader} in epoch {after.epoch}"
-    show(output, to_document(after), line)
+    return f"✓ range {after.id}: led by {leader} in epoch {after.epoch}"
 
 
 def recover(*, accept_loss: bool, output: str, url: str | None) -> None:
@@ -92,8 +116,9 @@ def recover(*, accept_loss: bool, output: str, url: str | None) -> None:
 
 
 def ring_text(ring: "RingDetails") -> str:
-    """What people read."""
+    """Return the text that people read."""
     from tailrace.cli.lib.output import as_table
+    from tailrace.cli.lib.ring_drawing import ring_drawing
     from tailrace.values import to_document
 
     lines = [_headline(ring), _metadata_line(ring)]
@@ -102,15 +127,37 @@ def ring_text(ring: "RingDetails") -> str:
             lines.append("Found a ring: tailrace ring found --brokers N")
         return "\n".join(lines)
     document = to_document(ring)
-    lines.append(as_table(document["registrations"], _broker_columns()))
+    lines.append(as_table(document["registrations"], _broker_columns(ring)))
     lines.append(as_table(document["ranges"], _range_columns()))
+    lines += ring_drawing(ring)
     if ring.step is not None:
-        lines.append(
-            f"step {ring.step.id}: {ring.step.kind} from {ring.step.brokers_before} to "
-            f"{ring.step.brokers_after} brokers, {len(ring.step.sealed)} of "
-            f"{len(ring.step.parents)} ranges sealed"
-        )
-    return "\n".join([*lines, *waiting_lines(ring)])
+        lines.append(_step_line(ring.step))
+    return "\n".join([*lines, *_last_step_lines(ring), *waiting_lines(ring)])
+
+
+def _last_step_lines(ring: "RingDetails") -> list[str]:
+    last = ring.last_step
+    if last is None:
+        return []
+    name = f"last step {last.id}: {last.kind}{_size(last)}"
+    if last.cancelled is not None:
+        return [f"{name}, cancelled: {last.cancelled}"]
+    took = "" if last.duration_ms is None else f", {last.duration_ms} ms"
+    pause = "" if last.pause_ms is None else f", paused {last.pause_ms} ms"
+    return [f"{name}{took}{pause}"]
+
+
+def _step_line(step: "RingStep") -> str:
+    age = "" if step.age_ms is None else f" for {step.age_ms:,} ms"
+    return (
+        f"step {step.id}: {step.kind}{_size(step)}, {len(step.sealed)} of {len(step.parents)} "
+        f"ranges sealed, {step.phase}{age}"
+    )
+
+
+def _size(step: "RingStep | LastStep") -> str:
+    before, after = step.brokers_before, step.brokers_after
+    return "" if before == after else f" from {before} to {after} brokers"
 
 
 def waiting_lines(ring: "RingDetails") -> list[str]:
@@ -126,10 +173,11 @@ def waiting_lines(ring: "RingDetails") -> list[str]:
 def _headline(ring: "RingDetails") -> str:
     if ring.cluster_id is None:
         return f"RING {ring.name}   this broker is {ring.state}"
+    own = [one for one in ring.registrations if one.ordinal < (ring.brokers or 0)]
     return "   ".join(
         [
             f"RING {ring.name}",
-            f"brokers {sum(one.alive for one in ring.registrations)}/{ring.brokers}",
+            f"brokers {sum(one.alive for one in own)}/{ring.brokers}",
             f"ranges {sum(range_.state != 'sealed' for range_ in ring.ranges)}",
             f"copies {ring.copies}",
             *([] if ring.state == "member" else [f"this broker is {ring.state}"]),
@@ -149,14 +197,20 @@ def _metadata_line(ring: "RingDetails") -> str:
     return "   ".join(parts)
 
 
-def _broker_columns() -> "list[Column]":
+def _broker_columns(ring: "RingDetails") -> "list[Column]":
     from tailrace.cli.lib.output import Column, member
+    from tailrace.cli.lib.ring_rows import held_outside
     from tailrace.cli.verbs.status import short_incarnation
+
+    outside = held_outside(ring)
 
     def state(broker: dict[str, Any]) -> str:
         if broker["fenced"]:
             return "fenced"
-        return "alive" if broker["alive"] else "down"
+        if not broker["alive"]:
+            return "down"
+        held = outside.get(broker["ordinal"])
+        return "alive" if held is None else "left" if held else "spare"
 
     return [
         member("BROKER", "ordinal"),
@@ -184,7 +238,7 @@ def _range_columns() -> "list[Column]":
             f"{each['ordinal']}{'?' if each['ghost'] else ''}{each['cause'] or ''}"
             for each in one["isr"]
         ]
-        return ",".join(names) or NONE
+        return ",".join(names or map(str, one["complete"] or ())) or NONE
 
     def lag(one: dict[str, Any]) -> str:
         return ",".join(map(_lag, one["followers"] or ())) or NONE
@@ -246,12 +300,16 @@ ACCEPT_LOSS = Verb(
             metavar="N",
             type=whole_number(0, BROKERS_MAX - 1),
             required=True,
-            help="the broker that is to lead what it has",
+            help="the broker that is to lead what it has, or whose copy is to count",
         ),
+        DRY_RUN,
         OUTPUT,
         URL,
     ),
-    ("TAILRACE_TOKEN=$(cat .tailrace/ring-secret) tailrace ring accept-loss 1 --broker 1",),
+    (
+        "tailrace ring accept-loss 1 --broker 1 --dry-run",
+        "TAILRACE_TOKEN=$(cat .tailrace/ring-secret) tailrace ring accept-loss 1 --broker 1",
+    ),
 )
 RECOVER = Verb(
     recover,

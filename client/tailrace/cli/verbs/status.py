@@ -6,6 +6,8 @@ from tailrace.cli.lib.options import OUTPUT, URL, connect, short_size
 from tailrace.cli.lib.parser import Verb
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tailrace.cli.lib.output import Column
     from tailrace.values import RingStatus
 
@@ -15,27 +17,52 @@ INCARNATION_CHARACTERS = 4  # distinguishes disks; the whole is in -o json
 def status(*, output: str, url: str | None) -> None:
     """Show the ring and its brokers.
 
-    UP of a broker that does not answer here: away, or down when the others do not hear it either.
+    UP of a broker that does not answer here: away, or down when the others do not hear it either;
+    spare, or left: it runs beside the ring, as a line below says.
     """
     from tailrace.cli.lib.output import as_table, show
-    from tailrace.cli.lib.ring_rows import filled_in
+    from tailrace.cli.lib.ring_rows import filled_in, held_outside
     from tailrace.values import to_document
 
     with connect(url) as client:
         ring = filled_in(client, client.brokers())
+        is_larger = len(ring.brokers) > ring.length
+        outside = held_outside(client.ring()) if is_larger else {}
     document = to_document(ring)
-    lines = [headline(ring), as_table(document["brokers"], _columns()), *copies_note(ring)]
+    table = as_table(document["brokers"], _columns(outside))
+    lines = [
+        headline(ring),
+        table,
+        *copies_note(ring),
+        *(outside_note(*each) for each in outside.items()),
+    ]
     show(output, document, "\n".join(lines))
+
+
+def outside_note(ordinal: int, ranges: "Sequence[int]") -> str:
+    """What becomes of a broker beside the ring."""
+    if not ranges:
+        return (
+            f"broker {ordinal} holds nothing: it can join (tailrace ring grow), or go for good "
+            "(tailrace ring drain)"
+        )
+    names = ", ".join(map(str, ranges))
+    noun = "range" if len(ranges) == 1 else "ranges"
+    return (
+        f"broker {ordinal} has left the ring, and holds {noun} {names} until others have whole "
+        "copies: tailrace ring drain waits for that"
+    )
 
 
 def headline(status: "RingStatus") -> str:
     """What holds for all brokers together."""
     ring = status.ring
+    own = [broker for broker in status.brokers if broker.ordinal < status.length]
     leader = "none" if ring.metadata_leader is None else ring.metadata_leader
     return "   ".join(
         [
             f"RING {ring.name}",
-            f"brokers {sum(broker.alive for broker in status.brokers)}/{status.length}",
+            f"brokers {sum(broker.alive for broker in own)}/{status.length}",
             f"ranges {ring.ranges}",
             f"copies {ring.copies}",
             f"under-replicated {ring.under_replicated}",
@@ -59,12 +86,21 @@ def short_incarnation(incarnation: str | None) -> str:
     return NONE if incarnation is None else incarnation[:INCARNATION_CHARACTERS]
 
 
-def _columns() -> "list[Column]":
-    from tailrace.cli.lib.output import Column, member
+def _columns(outside: "Mapping[int, Sequence[int]]") -> "list[Column]":
+    from tailrace.cli.lib.output import Column, member, short_duration
 
     def token(broker: dict[str, str]) -> str:
         # The sign has a place of its own, so that the digits are below each other.
         return broker["token"] if broker["token"].startswith("-") else f" {broker['token']}"
+
+    def up(broker: dict[str, Any]) -> str:
+        """Only a broker itself knows since when it runs."""
+        if broker["upSeconds"] is not None:
+            return short_duration(broker["upSeconds"])
+        if not broker["alive"]:
+            return "down"
+        held = outside.get(broker["ordinal"])
+        return "away" if held is None else "left" if held else "spare"
 
     return [
         member("BROKER", "ordinal"),
@@ -75,17 +111,8 @@ def _columns() -> "list[Column]":
         member("LAG MAX", "lagMax"),
         member("DIRECT I/O", "directIo"),
         Column("INCARNATION", lambda broker: short_incarnation(broker["incarnation"])),
-        Column("UP", _up),
+        Column("UP", up),
     ]
-
-
-def _up(broker: dict[str, Any]) -> str:
-    """Only a broker itself knows since when it runs."""
-    if broker["upSeconds"] is not None:
-        from tailrace.cli.lib.output import short_duration
-
-        return short_duration(broker["upSeconds"])
-    return "away" if broker["alive"] else "down"
 
 
 def _disk(broker: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tailrace.cli.lib.output import Column
     from tailrace.cli.lib.topic_plans import Plan
-    from tailrace.protocol.requests import NewTopicSettings, TopicSettings
+    from tailrace.protocol.requests import TopicSettings
     from tailrace.sync import Client
     from tailrace.values import TopicInfo
 
@@ -28,7 +28,7 @@ def create(
     dry_run: bool,
     output: str,
     url: str | None,
-    **settings: "Unpack[NewTopicSettings]",
+    **settings: "Unpack[TopicSettings]",
 ) -> None:
     """Create a topic; done already when it exists with the settings that are given."""
     import time
@@ -89,7 +89,10 @@ def alter(
     url: str | None,
     **settings: "Unpack[TopicSettings]",
 ) -> None:
-    """Change a topic's settings, in force at once; records that are stored stay as they are."""
+    """Change a topic's settings, in force at once; records that are stored stay as they are.
+
+    With another number of partitions it waits until all ranges have it, which they come to anyway.
+    """
     if not settings:
         options = [name for setting in _SETTINGS for name in setting.option_names]
         raise UsageError(f"nothing to change: give at least one of {', '.join(options)}")
@@ -100,6 +103,10 @@ def alter(
         return
     with connect(url) as client:
         altered = client.alter_topic(topic, **settings)
+        if altered.ranges_to_slice:
+            from tailrace.cli.lib.reslicing import wait_resliced
+
+            altered = wait_resliced(client, altered)
     _show_topic(altered, output, _settings_text(altered))
 
 
@@ -148,6 +155,7 @@ def _settings_text(topic: "TopicInfo") -> str:
         "compression": topic.compression,
         "json-check": "yes" if topic.json_check else "no",
         "min-in-sync-replicas": str(topic.min_in_sync_replicas),
+        "partitions-per-range": str(topic.partitions_per_range),
     }
     return "   ".join(f"{name} {value}" for name, value in values.items())
 
@@ -174,12 +182,14 @@ def _partition_columns() -> "list[Column]":
 
 
 def _state_text(partition: dict[str, Any]) -> str:
-    """With the first offsets that are quarantined, and how many more ranges of them there are."""
-    if not partition["quarantined"]:
-        return str(partition["state"])
-    first, *others = partition["quarantined"]
-    more = f" and {len(others)} more" if others else ""
-    return f"{partition['state']}, quarantined {first['firstOffset']}-{first['lastOffset']}{more}"
+    """With the first offsets that cannot be read, and how many more ranges of them there are."""
+    text = str(partition["state"])
+    for what, is_accepted in (("quarantined", False), ("lost", True)):
+        found = [each for each in partition["quarantined"] if each["accepted"] == is_accepted]
+        if found:
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            text += f", {what} {found[0]['firstOffset']}-{found[0]['lastOffset']}{more}"
+    return text
 
 
 def _leader_text(partition: dict[str, Any]) -> str:
@@ -188,7 +198,7 @@ def _leader_text(partition: dict[str, Any]) -> str:
 
     if partition["leader"] is None:
         return NONE
-    word = {"unreachable": " away", "waiting": " down", "leaderless": " down"}
+    word = {"unreachable": " away", "waiting": " down", "leaderless": " unsure"}
     return f"{partition['leader']}{word.get(partition['state'], '')}"
 
 
@@ -268,18 +278,18 @@ _SETTINGS = (
         metavar="N",
         type=whole_number(2, 3),
     ),
+    _setting(
+        "--partitions-per-range",
+        "partitions_per_range",
+        "partitions in each range of the ring; a new topic's is 4. The ranges follow one by one",
+        metavar="N",
+        type=whole_number(1, PARTITIONS_PER_RANGE_MAX),
+    ),
 )
 CREATE = Verb(
     create,
     (
         TOPIC,
-        _setting(
-            "--partitions-per-range",
-            "partitions_per_range",
-            "partitions in each range of the ring; the broker's default is 4",
-            metavar="N",
-            type=whole_number(1, PARTITIONS_PER_RANGE_MAX),
-        ),
         *_SETTINGS,
         DRY_RUN,
         OUTPUT,
@@ -310,6 +320,7 @@ ALTER = Verb(
     (
         "tailrace topic alter orders --no-json-check",
         "tailrace topic alter orders --retention none --compression zstd --linger 5ms",
+        "tailrace topic alter orders --partitions-per-range 8 --dry-run",
     ),
 )
 DELETE = Verb(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from tests.simulation.ring.faults import Happening
 from tests.simulation.ring.schedule import US_PER_MS
@@ -12,6 +13,8 @@ from tests.simulation.ring.world import LEADER, World
 RANGE_LEADER = -2
 # From the last write that a disk has refused until it passes for having room.
 FULL_MS = 3_000
+Direction = Literal["both", "out", "in"]
+DIRECTIONS: tuple[Direction, ...] = ("both", "out", "in")
 
 
 def find(world: World, ordinal: int) -> int:
@@ -81,7 +84,8 @@ class DamageLog(Happening):
     def happen(self, world: World) -> None:
         replicas, disk = world.replicas, world.disks[self.ordinal]
         assert replicas is not None
-        keys = [key for key, log in sorted(disk.logs.items()) if log.entries]
+        sealed = replicas.truth.lineage.ends
+        keys = [key for key, log in sorted(disk.logs.items()) if log.entries and key not in sealed]
         if not keys or not world.may_lose_disk(self.ordinal):
             return
         world.faults["log damaged"] += 1
@@ -138,6 +142,23 @@ class ResetLink(Happening):
 
 
 @dataclass(frozen=True, slots=True)
+class Isolate(Happening):
+    """Nothing of replication passes between this broker and all others, in that direction."""
+
+    direction: Direction
+    lasts_ms: int
+
+    def happen(self, world: World) -> None:
+        world.faults["isolated"] += 1
+        alone = find(world, self.ordinal)
+        for other in range(world.broker_count):
+            if other != alone and self.direction != "in":
+                cut_data(world, alone, other, self.lasts_ms)
+            if other != alone and self.direction != "out":
+                cut_data(world, other, alone, self.lasts_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class SlowRecovery(Happening):
     """Starts on this disk take longer for a while."""
 
@@ -153,6 +174,13 @@ class SlowRecovery(Happening):
             disk.recovery_us = 0
 
         world.schedule.after(self.lasts_ms * US_PER_MS, end)
+
+
+def cut_data(world: World, sender: int, receiver: int, lasts_ms: int) -> None:
+    """Nothing of replication passes in this direction for a while."""
+    world.network.cut(sender, receiver, "data")
+    repair = partial(world.network.repair, sender, receiver, "data")
+    world.schedule.after(lasts_ms * US_PER_MS, repair)
 
 
 def _every(world: World, pause_ms: int, do: Callable[[], None]) -> None:

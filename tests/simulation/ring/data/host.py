@@ -6,7 +6,7 @@ its effects. Roles change in the turn in which a state is applied.
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol, assert_never
 
@@ -19,7 +19,9 @@ from tailrace_broker.core.replication.events import (
     Feed,
     Flushed,
     HoldAppends,
+    LeadProven,
     LogStartMoved,
+    PeerView,
     RangeView,
     ReplicationTiming,
     ReportLost,
@@ -29,7 +31,6 @@ from tailrace_broker.core.replication.events import (
     Woken,
     WriteFailed,
     Wrote,
-    Yield,
     view_of,
 )
 from tailrace_broker.core.replication.leader import RangeLeader
@@ -44,6 +45,7 @@ from tailrace_broker.core.replication.range_events import (
     NeedLog,
     OfRange,
     ProposeCommand,
+    ProveLead,
     RangesEvent,
     RemoveLog,
     SendPeer,
@@ -52,7 +54,13 @@ from tailrace_broker.core.replication.range_events import (
 from tailrace_broker.core.replication.ranges import RangeReplicas, logs_of
 from tailrace_broker.model.commands import Command
 from tailrace_broker.model.replication import Batches, LogKey, Restart, Run, ToFollower, ToLeader
-from tailrace_broker.model.ring_state import RangeEnd, Replica, RingState
+from tailrace_broker.model.ring_state import (
+    RangeEnd,
+    RangeState,
+    Replica,
+    RingState,
+    TopicState,
+)
 from tailrace_broker.model.topic import NO_EPOCH
 from tests.simulation.ring.data.model_log import Entry, ModelLog
 from tests.simulation.ring.schedule import US_PER_MS, Schedule
@@ -63,6 +71,8 @@ OPEN_US = 2000
 READ_US = 5000
 Message = ToFollower | ToLeader
 Logs = dict[LogKey, ModelLog]
+# Gets the offset of what is committed; None: it is not known whether it ever will be.
+OnAppended = Callable[[int | None], None]
 
 
 class Surroundings(Protocol):
@@ -89,8 +99,17 @@ class Surroundings(Protocol):
     def opened(self, host: "Host", led: "Led") -> None:
         """It leads from now on."""
 
+    def proven(self, host: "Host", led: "Led") -> None:
+        """It led when it was asked last."""
+
+    def closed(self, host: "Host", led: "Led") -> None:
+        """It leads no more."""
+
     def held(self, host: "Host", led: "Led") -> None:
         """It appends nothing more in this epoch."""
+
+    def hosts(self, host: "Host") -> None:
+        """The logs that it has open may be others now."""
 
     def begins_write(self, host: "Host", led: "Led", key: LogKey) -> None:
         """As leader it begins to write a batch there."""
@@ -136,12 +155,15 @@ class Host:
         self.led: dict[int, Led] = {}
         self.hosted: dict[LogKey, Hosted] = {}
         self.live: dict[LogKey, None] = {}
-        self.ranges = RangeReplicas(ordinal, timing, around.rules)
-        self._logs = logs
+        self.ranges = RangeReplicas(ordinal, timing, around.rules, _is_open)
+        self.logs = logs
         self._around = around
         self._state: RingState | None = None
         self._is_synced: dict[LogKey, bool] = {}
+        self._firsts: dict[LogKey, int] = {}  # of logs that follow others
+        self._hosted_before: dict[LogKey, Hosted] = {}  # the last state
         self._waiting: dict[LogKey, deque[int]] = {}  # ends that producers wait for
+        self._appends: dict[LogKey, dict[int, OnAppended]] = {}  # by offset, what is under way
         self._entries: tuple[Entry, ...] = ()  # of the message that is taken in
         self._backlog: list[Callable[[], None]] = []
         self._wake_us = -1
@@ -185,21 +207,30 @@ class Host:
                 for each in topics
                 for key, _ in logs_of(each)
             }
+            self._firsts = first_offsets(topics)
+        self._hosted_before = self.hosted
         self._step(StateApplied(state, None if number is None else Replica(self.ordinal, number)))
+        if self.is_alive and (before is None or before.step is None) and state.step is not None:
+            for key, hosted in self.hosted.items():
+                # Also where retention has left nothing to flush: that is to be reported.
+                if self._is_in_step(hosted) and hosted.ends.flushed < hosted.ends.written:
+                    self._flush(key)
 
     def close(self, key: LogKey) -> None:
         """It is damaged, as the ring knows: it is opened again, empty."""
         self._step(LogClosed(key))
         self._waiting.pop(key, None)
-        self._logs[key].set_aside()
+        self._give_up(key)
+        self.logs[key].set_aside(self._firsts.get(key, 0))
         self._open(key)
 
     def _note_hosted(self) -> None:
         self.hosted = {
-            key: Hosted(range_id, ends, self._logs[key])
+            key: Hosted(range_id, ends, self.logs[key])
             for range_id, replica in self.ranges.ranges.items()
             for key, ends in replica.ends.items()
         }
+        self._around.hosts(self)
 
     def view(self, range_id: int) -> RangeView:
         """The range as it is applied."""
@@ -225,15 +256,21 @@ class Host:
         """The process is about to stop."""
         self._step(Stopping())
 
-    def yield_to(self, ordinals: frozenset[int]) -> None:
-        """It can write no more: one of these is to lead in its place."""
-        self._step(Yield(ordinals))
+    def note_peers(self, peers: PeerView) -> None:
+        """What gossip says of the other brokers."""
+        self._step(peers)
+
+    def prove_lead(self, range_id: int) -> None:
+        """Somebody wants to know the ends of its logs."""
+        self._step(ProveLead(range_id))
 
     def suspect(self, ordinal: int) -> None:
         """That broker seems dead."""
         self._step(Suspected(ordinal))
 
-    def produce(self, key: LogKey, value: int, size_bytes: int) -> bool:
+    def produce(
+        self, key: LogKey, value: int, size_bytes: int, then: OnAppended | None = None
+    ) -> bool:
         """Begin to write a batch, as leader; False: it cannot now."""
         run = self.ranges.hand_out(key, 1) if self.is_alive else None
         if run is None:
@@ -241,6 +278,8 @@ class Host:
         ends = self.hosted[key].ends
         self._around.begins_write(self, self.led[self.hosted[key].range_id], key)
         committed = min(ends.high_watermark, ends.flushed)
+        if then is not None:
+            self._appends.setdefault(key, {})[run.first] = then
         self._write(key, (Entry(run.epoch, value, committed, size_bytes),), run)
         return True
 
@@ -305,7 +344,10 @@ class Host:
         if hosted is None:
             return
         if not is_well:
+            failed = self._appends.get(key, {}).pop(run.first, None)
             self._step(WriteFailed(key))
+            if failed is not None:
+                failed(None)
             return
         led = self.led.get(hosted.range_id)
         if led is not None:
@@ -313,8 +355,19 @@ class Host:
             self._around.wrote_own(self, led, key, run.first)
         durable = min(hosted.log.durable, run.end)
         self._step(Wrote(key, run, durable, size_bytes))
-        if self.is_synced(key) and hosted.log.durable < run.end:
+        is_urgent = self.is_synced(key) or self._is_in_step(hosted)
+        if is_urgent and hosted.log.durable < run.end:
             self._flush(key)
+
+    def _is_in_step(self, hosted: Hosted) -> bool:
+        """So nobody waits for its flush."""
+        assert self._state is not None
+        return self._state.ranges[hosted.range_id].step is not None
+
+    def _give_up(self, key: LogKey) -> None:
+        """Nobody says any more what becomes of what is under way there."""
+        for then in self._appends.pop(key, {}).values():
+            then(None)
 
     def _flush(self, key: LogKey) -> None:
         def flushed(end: int) -> None:
@@ -326,7 +379,9 @@ class Host:
         def flush() -> None:
             if self.is_alive:
                 for key, hosted in self.hosted.items():
-                    if hosted.log.durable < hosted.log.end:
+                    # For a step also where retention has left nothing to flush.
+                    is_owed = self._is_in_step(hosted) and hosted.ends.flushed < hosted.ends.written
+                    if is_owed or hosted.log.durable < hosted.log.end:
                         self._flush(key)
                 self._flush_later()
 
@@ -336,9 +391,10 @@ class Host:
         """The log is made, on a disk that takes its time."""
 
         def opened() -> None:
-            if key not in self._logs:
-                self._logs[key] = self._around.new_log(self.ordinal, key)
-            self._step(LogOpened(key, self._logs[key].recovered()))
+            if key not in self.logs:
+                self.logs[key] = log = self._around.new_log(self.ordinal, key)
+                log.set_aside(self._firsts.get(key, 0))
+            self._step(LogOpened(key, self.logs[key].recovered()))
 
         delay_us = self._around.random.randrange(OPEN_US)
         self._around.schedule.after(delay_us, lambda: self.do(opened))
@@ -360,7 +416,11 @@ class Host:
                 self._around.advanced(self, key, high_watermark)
                 waiting = self._waiting.get(key, deque())
                 while waiting and waiting[0] <= high_watermark:
-                    self._around.acknowledged(self, self.led[range_id], key, waiting.popleft() - 1)
+                    offset = waiting.popleft() - 1
+                    self._around.acknowledged(self, self.led[range_id], key, offset)
+                    appended = self._appends.get(key, {}).pop(offset, None)
+                    if appended is not None:
+                        appended(offset)
             case Advanced(key, high_watermark):
                 self._around.advanced(self, key, high_watermark)
             case Cut(cut):
@@ -381,18 +441,25 @@ class Host:
                 assert machine is not None
                 led = self.led[range_id] = Led(range_id, machine)
                 self._around.opened(self, led)
+            case LeadProven():
+                self._around.proven(self, self.led[range_id])
             case HoldAppends():
                 self._around.held(self, self.led[range_id])
             case EndedLeading():
-                del self.led[range_id]
-                for key, hosted in self.hosted.items():
-                    if hosted.range_id == range_id:
-                        self._waiting.pop(key, None)
+                led = self.led.pop(range_id)
+                hosted_ever = {**self._hosted_before, **self.hosted}
+                keys = [key for key, each in hosted_ever.items() if each.range_id == range_id]
+                for key in keys:
+                    self._waiting.pop(key, None)
+                self._around.closed(self, led)
+                for key in keys:
+                    self._give_up(key)
             case NeedLog(key):
                 self._open(key)
             case RemoveLog(key):
-                self._logs.pop(key, None)
+                self.logs.pop(key, None)
                 self._waiting.pop(key, None)
+                self._give_up(key)
             case _:
                 assert_never(effect)
 
@@ -429,18 +496,33 @@ class Host:
         self._around.send(self, feed.ordinal, batches, entries)
 
 
+def first_offsets(topics: Iterable[TopicState]) -> dict[LogKey, int]:
+    """Of partitions that follow others."""
+    return {
+        LogKey(topic.id, slices.first_partition + index): first
+        for topic in topics
+        for slices in topic.slices
+        for index, first in enumerate(slices.first_offsets)
+    }
+
+
+def _is_open(owner: RangeState) -> bool:
+    """A sealed range has no role: its logs never change."""
+    return not owner.is_sealed
+
+
 def recovered_ends(ordinal: int, logs: Logs, state: RingState) -> tuple[RangeEnd, ...]:
     """What a registration says of each range: of its logs the last epoch, and the sum of ends."""
     ends = {
         owner.id: RangeEnd(owner.id, NO_EPOCH, 0)
         for owner in state.ranges.values()
-        if ordinal in owner.replicas
+        if ordinal in owner.replicas and not owner.is_sealed
     }
     topics = [*state.topics.values(), *(each.topic for each in state.deleted.values())]
     for topic in topics:
         for key, range_id in logs_of(topic):
             log = logs.get(key)
-            if log is not None:
+            if log is not None and not state.ranges[range_id].is_sealed:
                 known = ends.get(range_id, RangeEnd(range_id, NO_EPOCH, 0))
                 epoch = max(known.last_epoch, log.last_epoch)
                 ends[range_id] = RangeEnd(range_id, epoch, known.end + log.end)

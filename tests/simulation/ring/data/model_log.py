@@ -137,12 +137,12 @@ class ModelLog:
         self._leftover = []
         self.durable = min(self.durable, self.end)
 
-    def set_aside(self) -> None:
+    def set_aside(self, first_offset: int = 0) -> None:
         """Begin again, empty; nothing is under way any more."""
         self._life += 1
         self._operations.clear()
         self.entries, self._leftover, self._base_epoch = [], [], NO_EPOCH
-        self.start = self.durable = 0
+        self.start = self.durable = first_offset
 
     def crashed(self, crash: Crash) -> None:
         """Leave on the disk what a crash may leave."""
@@ -205,8 +205,9 @@ class ModelLog:
             self.entries += operation.entries
             if operation.is_durable:
                 self.durable = self.end
-        operation.then(is_well)
-        if self._operations:
+        has_more = bool(self._operations)
+        operation.then(is_well)  # which may begin another
+        if has_more and self._operations:
             self._run()
 
     def _apply_cut(self, cut: _Operation) -> None:

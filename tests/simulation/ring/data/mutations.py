@@ -8,14 +8,20 @@ import msgspec
 import pytest
 
 from tailrace_broker.core.node import duties
-from tailrace_broker.core.replication import leader, ranges
+from tailrace_broker.core.node.control import Control
+from tailrace_broker.core.node.events import Health
+from tailrace_broker.core.node.gossip import Gossip
+from tailrace_broker.core.replication import progress, ranges
 from tailrace_broker.core.replication.events import FollowerEffect, LeaderEffect, Wrote
 from tailrace_broker.core.replication.follower import FollowedLog, RangeFollower
+from tailrace_broker.core.replication.lead_proof import LeadProof
 from tailrace_broker.core.replication.leader import RangeLeader
 from tailrace_broker.core.replication.log_ends import LogEnds
 from tailrace_broker.core.replication.progress import LedLog, Progress
 from tailrace_broker.core.replication.range_replica import RangeReplica
+from tailrace_broker.core.replication.succession import Succession
 from tailrace_broker.core.ring import range_commands, registrations
+from tailrace_broker.model.commands import Command
 from tailrace_broker.model.replication import Batches, LogKey, LogReport, ToFollower
 from tailrace_broker.model.ring_state import RangeState, Registration, RingState
 from tests.simulation.ring.data.host import Host
@@ -63,15 +69,15 @@ def admission_at_a_stale_high_watermark(patch: pytest.MonkeyPatch) -> None:
 def admission_by_written_ends(patch: pytest.MonkeyPatch) -> None:
     """Whatever the topic's durability."""
 
-    def check(self: RangeLeader, found: Progress, key: LogKey, log: LedLog) -> None:
-        if found.candidate_since_ms is None:
+    def check(self: Progress, key: LogKey, log: LedLog) -> None:
+        if self.candidate_since_ms is None:
             return
-        if found.written(key) < log.caught_up_end:
-            found.lacking.add(key)
+        if self.written(key) < log.caught_up_end:
+            self.lacking.add(key)
         else:
-            found.lacking.discard(key)
+            self.lacking.discard(key)
 
-    patch.setattr(RangeLeader, "_check_candidate", check)
+    patch.setattr(Progress, "check_candidate", check)
 
 
 def high_watermark_moves_below_min_isr(patch: pytest.MonkeyPatch) -> None:
@@ -101,8 +107,8 @@ def ends_counted_as_written(patch: pytest.MonkeyPatch) -> None:
 def end_reported_before_the_cut(patch: pytest.MonkeyPatch) -> None:
     """Where it stands is counted as what it has."""
 
-    def on_standing(self: RangeLeader, standing: Any) -> list[LeaderEffect]:
-        effects = shipped(self, standing)
+    def on_standing(self: RangeLeader, standing: Any, clock_ms: int) -> list[LeaderEffect]:
+        effects = shipped(self, standing, clock_ms)
         found = self._sender(standing.replica, standing.epoch)
         if found is not None and effects:
             for each in standing.logs:
@@ -141,7 +147,7 @@ def no_cut(patch: pytest.MonkeyPatch) -> None:
     def common(mine: Any, my_end: int, theirs: Any, their_end: int) -> int:
         return min(my_end, their_end)
 
-    patch.setattr(leader, "common_end", common)
+    patch.setattr(progress, "common_end", common)
 
 
 def cut_at_the_end_of_the_last_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -152,7 +158,7 @@ def cut_at_the_end_of_the_last_epoch(patch: pytest.MonkeyPatch) -> None:
         later = [each.first for each in mine if each.epoch > last]
         return min(their_end, later[0] if later else my_end)
 
-    patch.setattr(leader, "common_end", common)
+    patch.setattr(progress, "common_end", common)
 
 
 def takeover_needs_min_isr(patch: pytest.MonkeyPatch) -> None:
@@ -294,3 +300,45 @@ def set_aside_forgotten_by_a_crash(patch: pytest.MonkeyPatch) -> None:
 
     shipped = Disk.crashed
     patch.setattr(Disk, "crashed", crashed)
+
+
+def a_leader_is_sure_of_its_lead(patch: pytest.MonkeyPatch) -> None:
+    """It gives its ends without an answer of others."""
+    shipped = LeadProof.is_given
+    patch.setattr(LeadProof, "is_given", lambda self, _, __: shipped(self, (), 1))
+
+
+def an_isolated_leader_stays(patch: pytest.MonkeyPatch) -> None:
+    """It leads on, though nobody answers it."""
+    patch.setattr(Succession, "_leave", lambda self, view, known, clock_ms: [])
+
+
+def recovering_brokers_pass_for_heard(patch: pytest.MonkeyPatch) -> None:
+    """Its gossip is heard, and its process is not yet the registered one."""
+    patch.setattr(Gossip, "is_process", lambda self, ordinal, incarnation, boot: True)
+
+
+def busy_followers_say_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for its disk is not heard until that is over."""
+
+    def on_woken(self: RangeFollower, now_ms: int) -> list[FollowerEffect]:
+        effects = shipped(self, now_ms)
+        return [] if self._under_way or self._cutting else effects
+
+    shipped = RangeFollower._on_woken
+    patch.setattr(RangeFollower, "_on_woken", on_woken)
+
+
+def isolated_brokers_pass_for_fit(patch: pytest.MonkeyPatch) -> None:
+    """Others leave their ranges to them."""
+    patch.setattr(Health, "is_fit", property(lambda self: self.can_store))
+
+
+def an_isolated_leader_is_not_let_go(patch: pytest.MonkeyPatch) -> None:
+    """The metadata's leader hears it, so it passes for well."""
+
+    def is_hasty(self: Control, command: Command, sender: int, now_ms: int) -> bool:
+        return shipped(self, command, -1, now_ms)
+
+    shipped = Control._is_hasty
+    patch.setattr(Control, "_is_hasty", is_hasty)

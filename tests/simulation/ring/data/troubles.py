@@ -13,10 +13,12 @@ from tailrace_broker.model.commands import (
 )
 from tailrace_broker.model.topic import TopicSettings
 from tests.simulation.ring.data.faults import (
+    DIRECTIONS,
     RANGE_LEADER,
     DamageLog,
     FailWrites,
     FindDamage,
+    Isolate,
     ResetLink,
     SlowRecovery,
     ToRangeLeader,
@@ -57,6 +59,8 @@ DURABILITIES = (
     ("fsync", "fsync", "written"),
 )
 DAMAGE_FOUND = 0.25  # so many scenarios have running processes find some
+ISOLATED = 0.2  # so many have a broker that gossip hears and replication does not
+ISOLATED_MS = (3000, 5000, 8000)
 Maker = Callable[[random.Random, int, int], list[Happening]]
 
 
@@ -111,12 +115,15 @@ def make_data_troubles(
     while at_ms < trouble_ms:
         troubles += generator.choice(makers)(generator, at_ms, broker_count)
         at_ms += int(generator.expovariate(1 / pause_ms)) + 1
-    own = random.Random()  # so that damage changes no scenario without it
+    own = random.Random()  # so that neither changes a scenario without it
     own.setstate(generator.getstate())
     if own.random() < DAMAGE_FOUND:
         for _ in range(own.randint(1, 3)):
             found_ms = own.randint(CREATED_MS, max(CREATED_MS, trouble_ms))
             troubles += _find_damage(own, found_ms, broker_count)
+    if own.random() < ISOLATED:
+        cut_ms = own.randint(CREATED_MS, max(CREATED_MS, trouble_ms - ISOLATED_MS[0]))
+        troubles += _isolate(own, cut_ms, broker_count)
     return troubles
 
 
@@ -226,6 +233,17 @@ def _find_damage(generator: random.Random, at_ms: int, brokers: int) -> list[Hap
     if generator.random() < 0.3:
         return [found, LosePower(at_ms + generator.randrange(30), 0, 100)]
     return [found]
+
+
+def _isolate(generator: random.Random, at_ms: int, brokers: int) -> list[Happening]:
+    """And perhaps another one soon, so that those that remain cannot do better."""
+    who = generator.choice((RANGE_LEADER, generator.randrange(brokers)))
+    lasts_ms = generator.choice(ISOLATED_MS)
+    isolated: list[Happening] = [Isolate(at_ms, who, generator.choice(DIRECTIONS), lasts_ms)]
+    if generator.random() < 0.3:
+        later_ms = at_ms + generator.randrange(3000)
+        isolated.append(Isolate(later_ms, RANGE_LEADER, "both", generator.choice(ISOLATED_MS)))
+    return isolated
 
 
 MAKERS: list[Maker] = [

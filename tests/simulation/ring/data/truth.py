@@ -1,15 +1,18 @@
 """What must always be true of replicas: the invariants 1 to 6 and 15, and of a hand-over."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from tailrace_broker.core.node.duties import takeovers
 from tailrace_broker.core.replication.log_ends import LogEnds
 from tailrace_broker.core.replication.ranges import logs_of
+from tailrace_broker.core.ring.topics import open_ranges
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RangeState, Replica, RingState
 from tests.simulation.ring.data.model_log import Entry, ModelLog
+from tests.simulation.ring.groups.records import GROUPS_ID
+from tests.simulation.ring.steps.lineage import Lineage
 from tests.simulation.ring.violation import check
 
 if TYPE_CHECKING:
@@ -40,13 +43,31 @@ class Truth:
 
     def __init__(self, ring: Replicated) -> None:
         self.acknowledged_count: Counter[LogKey] = Counter()
+        self.on_lost: Callable[[LogKey, int], None] = lambda key, end: None
+        self.lineage = Lineage(ring)
         self._ring = ring
         self._acknowledged: dict[tuple[LogKey, int], tuple[int, int]] = {}  # value, leader's epoch
+        self._flushed: dict[LogKey, int] = {}  # what was acknowledged below was flushed before
         self._read: dict[LogKey, dict[int, int | None]] = {}  # values by offset
         self._read_end: dict[tuple[str, LogKey], int] = {}
         self._leaders: dict[tuple[int, int], str] = {}
         self._held: set[tuple[int, int]] = set()  # ranges and epochs
         self._open: list[tuple[Host, Led]] = []
+        # By range and epoch whose leader was asked for its ends, what was acknowledged then.
+        self._asked: dict[tuple[int, int], dict[tuple[LogKey, int], tuple[int, int]]] = {}
+
+    def hosts(self) -> "Iterable[Host]":
+        """Of all living processes."""
+        return self._ring.hosts()
+
+    def holds(self, key: LogKey, offset: int, value: int) -> bool:
+        """Whether that was acknowledged, and is not lost."""
+        known = self._acknowledged.get((key, offset))
+        return known is not None and known[0] == value
+
+    def committed(self, key: LogKey) -> Mapping[int, int | None]:
+        """What anybody took for committed, by offset."""
+        return self._read.get(key, {})
 
     # --- events ---
 
@@ -94,14 +115,16 @@ class Truth:
     def _forget(self, host: "Host", led: "Led") -> None:
         """What `written` topics lose with the power of all; `fsync` topics lose nothing."""
         for key, hosted in host.hosted.items():
-            if hosted.range_id != led.range_id or host.is_synced(key):
+            if hosted.range_id != led.range_id:
                 continue
-            self._ring.counts["lossy epoch of a written topic"] += 1
+            self._ring.counts["lossy epoch of a written topic"] += not host.is_synced(key)
             for known, value in self._forget_from(key, hosted.log.end):
                 self._check_gone(host, led, known, value)
 
     def _forget_from(self, key: LogKey, end: int) -> list[tuple[tuple[LogKey, int], int]]:
-        """What was acknowledged there and is lost."""
+        """What was acknowledged there, while the topic was `written`, and is lost."""
+        end = max(end, self._flushed.get(key, 0))
+        self.on_lost(key, end)
         lost = [each for each in self._acknowledged if each[0] == key and each[1] >= end]
         self._ring.counts["written record lost"] += len(lost)
         read = self._read.get(key, {})
@@ -117,10 +140,33 @@ class Truth:
         entry = _entry(host.hosted[key].log, offset)
         assert entry is not None, (key, offset)
         self._acknowledged[key, offset] = entry.value, led.machine.epoch
+        if host.is_synced(key):
+            self._flushed[key] = max(offset + 1, self._flushed.get(key, 0))
         self.acknowledged_count[key] += 1
+        self.lineage.acknowledged(host.name, key, offset)
         for other, newer in self._open:
             if newer.range_id == led.range_id and newer.machine.epoch > led.machine.epoch:
                 self._check_has(other, key, offset, entry.value, "6: a newer leader")
+
+    def asked(self, led: "Led") -> None:
+        """Somebody asks a leader where its logs end; all that ask until it answers get that."""
+        self._asked[led.range_id, led.machine.epoch] = {**self._acknowledged}
+
+    def proven(self, host: "Host", led: "Led") -> None:
+        """No end that a leader gives is below what was acknowledged before it was asked for."""
+        asked = self._asked.pop((led.range_id, led.machine.epoch), {})
+        self._ring.counts["lead proven"] += 1
+        for (key, offset), acknowledged in asked.items():
+            hosted = host.hosted.get(key)
+            is_kept = self._acknowledged.get((key, offset)) == acknowledged
+            if hosted is None or hosted.range_id != led.range_id or not is_kept:
+                continue
+            if hosted.ends.high_watermark >= led.machine._logs[key].start_end:
+                check(
+                    offset < hosted.ends.high_watermark,
+                    f"an end: {host.name} gives {hosted.ends.high_watermark} as that of {key}; "
+                    f"{offset} was acknowledged before",
+                )
 
     def _check_gone(self, host: "Host", led: "Led", where: tuple[LogKey, int], value: int) -> None:
         """No other ghost has what is lost; with several logs one may, of which it has less else."""
@@ -136,11 +182,15 @@ class Truth:
             )
 
     def changed(self, before: RingState, after: RingState) -> None:
-        """Invariant 3 for who joins an ISR; no removal leaves less than the floor; hand-overs."""
+        """Invariant 3 for who joins an ISR; no removal leaves less than the floor; hand-overs.
+
+        9 for what is sealed.
+        """
+        self.lineage.changed(before, after, self._acknowledged)
         deposed = [*takeovers(before, after)]
         for range_id, now in after.ranges.items():
             was = before.ranges.get(range_id)
-            if was is None or was is now:
+            if was is None or was is now or now.is_sealed:
                 continue
             leaders = {each.ordinal for each in (was.leader, now.leader) if each is not None}
             if len(leaders) > 1 and was.leader not in deposed:
@@ -196,8 +246,8 @@ class Truth:
         state = self._ring.state
         for topic in [*state.topics.values(), *(each.topic for each in state.deleted.values())]:
             for key, range_id in logs_of(topic):
-                is_lone = len(state.ranges[range_id].replicas) == 1 and key in logs
-                if is_lone and topic.settings.durability == "written":
+                is_sealed = state.ranges[range_id].is_sealed
+                if len(state.ranges[range_id].replicas) == 1 and key in logs and not is_sealed:
                     self._forget_from(key, logs[key].end)
 
     # --- states of replicas ---
@@ -228,16 +278,16 @@ class Truth:
 
     def lacking(self, acknowledged: dict[LogKey, int]) -> str | None:
         """Invariant 15: what is not whole yet."""
-        for owner in self._ring.state.ranges.values():
+        for owner in open_ranges(self._ring.state):
             lacking = self._lacking_isr(owner) or self._lacking_logs(owner, acknowledged)
             if lacking is not None:
                 return lacking
-        return None
+        return self.lineage.lacking()
 
     def lacking_copies(self) -> str | None:
         """A range that has not all its copies in sync."""
-        found = map(self._lacking_isr, self._ring.state.ranges.values())
-        return next((each for each in found if each is not None), None)
+        found = map(self._lacking_isr, open_ranges(self._ring.state))
+        return next((each for each in found if each is not None), self.lineage.lacking())
 
     def _lacking_isr(self, owner: RangeState) -> str | None:
         brokers = self._ring.state.brokers
@@ -261,12 +311,14 @@ class Truth:
                 start = hosted.ends.start
                 if key in other.hosted and other.hosted[key].ends.start != start:
                     return f"{key} starts at {start}, but not at {other.name}"
-            if key in host.live and self.acknowledged_count[key] <= acknowledged.get(key, 0):
+            is_produced = key in host.live and key.topic_id != GROUPS_ID
+            if is_produced and self.acknowledged_count[key] <= acknowledged.get(key, 0):
                 return f"{key} takes no produce"
         return None
 
     def check_end(self) -> None:
         """Everything that was acknowledged is at the leader, and in every replica in time."""
+        self.lineage.check_end()
         for host in self._ring.hosts():
             self.check_all(host)
             for led in host.led.values():
@@ -328,7 +380,8 @@ class Truth:
         if logs is None or (not is_there and not host.is_synced(key)):
             return  # it may become a ghost when it has registered
         log = logs.get(key)
-        end = 0 if log is None else log.durable if host.is_synced(key) else log.end
+        first = self.lineage.firsts.get(key, 0)  # it has not made the log yet, or again
+        end = first if log is None else log.durable if host.is_synced(key) else log.end
         if end < high_watermark:
             ahead = f"the HW of {host.name} is {high_watermark}"
             check(False, f"3: {member} ends at {end} in {key}, {ahead}")

@@ -376,7 +376,7 @@ def test_a_ring_of_two_shares_ranges_and_groups(tmp_path: Path) -> None:
             assert len(topic.partitions) == 4
             for broker in brokers:
                 hosted = broker.hosted("t")
-                logs = [log for log in hosted.logs if isinstance(log, PartitionLog)]
+                logs = [log for log in hosted.logs.values() if isinstance(log, PartitionLog)]
                 led = [log.place.partition for log in logs if log.is_served]
                 assert {hosted.partition_of_key(None) for _ in range(6)} == {*led}
                 assert (len(led), len(logs), broker.partition_count) == (2, 4, 4)

@@ -21,9 +21,10 @@ HEAD = (
     " [`app/metrics.py`](../broker/tailrace_broker/app/metrics.py); those of the process come from"
     " the Prometheus client, on Linux alone.\n"
     "Counters count from the start of the process, but for a group's lost records. Labels are the"
-    " version's, `group`, of the two metrics that each group has, and `follower`, the ordinal of a"
-    " broker with copies of ranges that this one leads; a topic's partitions are named by"
-    " `GET /v1/topics/{topic}`, a group's by `GET /v1/groups/{group}`.\n\n"
+    " version's, `group`, of the two metrics that each group has, `topic`, of the first"
+    " `TAILRACE_TOPIC_METRICS_MAX` topics by name, `le`, a bucket's upper bound in seconds, and"
+    " `follower`, the ordinal of a broker with copies of ranges that this one leads; a topic's"
+    " partitions are named by `GET /v1/topics/{topic}`, a group's by `GET /v1/groups/{group}`.\n\n"
     "| metric | type | unit | meaning |\n|---|---|---|---|\n"
 )
 UNITS = ("bytes", "seconds")
@@ -139,6 +140,60 @@ def test_a_poll_that_waits_at_many_logs_is_one_read(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_topics_have_metrics_of_their_own_up_to_a_bound(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path, topic_metrics_max=2) as broker:
+            for name in ("c", "a", "b"):
+                await broker.create_topic(name, TopicSettings(partitions_per_range=2))
+            hosted = broker.hosted("a")
+            hosted.counts.produced_events = 3
+            for group in ("g", "h"):
+                await broker.groups.register(
+                    Subscription(group, group, ("a",), "startFromEarliest")
+                )
+            log = hosted.log_of(0)
+            await Appends(log).batch([b"0", b"1"])
+            await log.spilled()
+            text = (await metrics_text(broker, connection_count=0)).decode()
+            undamaged, hosted.logs[1] = hosted.logs[1], CorruptPartitionError("made up")
+            damaged = (await metrics_text(broker, connection_count=0)).decode()
+            hosted.logs[1] = undamaged
+
+        assert set(re.findall(r'topic="(\w+)"', text)) == {"a", "b"}
+        wanted = {
+            'tailrace_topic_produced_events_total{topic="a"}': 3,
+            'tailrace_topic_stored_bytes{topic="a"}': 4096,
+            'tailrace_topic_stored_bytes{topic="b"}': 0,
+            'tailrace_topic_lag_records{topic="a"}': 2,
+            "tailrace_brokers": 1,
+        }
+        assert {name: value_of(text, name) for name in wanted} == wanted
+        assert 'tailrace_topic_lag_records{topic="b"}' not in text
+        assert str(value_of(damaged, 'tailrace_topic_lag_records{topic="a"}')) == "nan"
+
+    asyncio.run(scenario())
+
+
+def test_a_histogram_counts_each_duration_in_all_buckets_from_its_own_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            for duration_s in (0.0004, 0.001, 0.0011, 60.0):
+                broker.counters.produce_seconds.add(duration_s)
+            text = (await metrics_text(broker, connection_count=0)).decode()
+
+        buckets = re.findall(r'^tailrace_produce_seconds_bucket\{le="(\S+)"\} (\S+)$', text, re.M)
+        assert [(le, float(count)) for le, count in buckets[:3]] == [
+            ("0.0005", 1),
+            ("0.001", 2),
+            ("0.002", 3),
+        ]
+        assert buckets[-2:] == [("10.0", "3.0"), ("+Inf", "4.0")]
+        assert value_of(text, "tailrace_produce_seconds_count") == 4
+        assert value_of(text, "tailrace_produce_seconds_sum") == pytest.approx(60.0025)
+
+    asyncio.run(scenario())
+
+
 def test_a_group_is_reported_with_its_lag_and_what_it_lost(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
@@ -152,7 +207,7 @@ def test_a_group_is_reported_with_its_lag_and_what_it_lost(tmp_path: Path) -> No
             found = broker.groups.view("g").group
             owner = found.owners[TopicPartition(hosted.topic.topic_id, 0)]
             poll = await broker.groups.poll(owner, Confirmation(0), 0)
-            number = broker.groups.deliver(poll, [2])
+            number = await broker.groups.deliver(poll, [2])
             await broker.groups.commit(owner, Confirmation(number))
             found.lost = 7
             text = (await metrics_text(broker, connection_count=0)).decode()

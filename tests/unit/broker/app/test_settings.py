@@ -13,6 +13,19 @@ def settings(**given: Any) -> Settings:
     return Settings(data_dir=Path("data"), **given)
 
 
+def test_outside_is_where_the_url_says_and_nowhere_without_one() -> None:
+    outside = settings(
+        outside_url="http://n.example:30250", outside_port_stride=1, outside_hosts="a.example,B"
+    ).outside
+
+    assert settings().outside is None
+    assert outside is not None
+    assert outside.url_of(1) == "http://n.example:30251"
+    assert outside.hosts == {"a.example", "b"}
+    with pytest.raises(ValidationError, match="a URL of each broker"):
+        settings(outside_url="n.example")
+
+
 @pytest.mark.parametrize(
     ("given", "ordinal", "address"),
     [

@@ -13,8 +13,10 @@ from tailrace_broker.model.commands import (
     BeginStep,
     ChangeIsr,
     Command,
+    Completed,
     CreateTopic,
     DeleteTopic,
+    DropCopy,
     Fence,
     Lead,
     Lost,
@@ -46,6 +48,8 @@ COMMANDS: list[Command] = [
     BeginStep("shrink", 4),
     Sealed(1, 2, 3, {ONE: (4, 5), TWO: ()}, (Replica(0, 1),)),
     AbortStep(5),
+    Completed(4, 1, 5, losses=2),
+    DropCopy(4, 3),
 ]
 STORED = [encode_command(Stamped(2**63 - 1, command)) for command in COMMANDS]
 
@@ -68,10 +72,13 @@ def test_the_bytes_of_a_command_are_those_that_disks_have() -> None:
 
 def test_a_field_that_is_added_later_is_passed_over() -> None:
     stored = encode_command(Stamped(1, AbortStep(5)))
-    longer = stored.replace(b"\x92\xaaabort-step\x05", b"\x93\xaaabort-step\x05\xc3")
-    assert longer != stored
+    longer = stored.replace(
+        b"\x94\xaaabort-step\x05\xc0\xa0", b"\x95\xaaabort-step\x05\xc0\xa0\xc3"
+    )
+    shorter = stored.replace(b"\x94\xaaabort-step\x05\xc0\xa0", b"\x92\xaaabort-step\x05")
+    assert len(longer) > len(stored) > len(shorter)
 
-    assert decode_command(longer) == Stamped(1, AbortStep(5))
+    assert decode_command(longer) == decode_command(shorter) == Stamped(1, AbortStep(5))
 
 
 def test_every_truncation_is_refused() -> None:

@@ -194,7 +194,9 @@ CLEAN_STOP = CleanStop(
     first_offsets={TOPIC_ID: [BASE_OFFSET - 1, 0, 0]},
 )
 LOG_START = LogStart(BASE_OFFSET, BASE_OFFSET - 7, epoch_before=4, append_time_before_us=TIME_US)
-JOURNAL = JournalFileHeader(boot=7, journal_id=2**64 - 3, first_sequence=BASE_OFFSET)
+JOURNAL = JournalFileHeader(
+    boot=7, journal_id=2**64 - 3, first_sequence=BASE_OFFSET, size_bytes=7 * JOURNAL_BLOCK_BYTES
+)
 # The entries of each frame, and up to which sequence all were durable.
 FRAMES = [
     (["batch_json.bin", "batch_nulls.bin"], BASE_OFFSET),

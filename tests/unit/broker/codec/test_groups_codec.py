@@ -11,7 +11,8 @@ from tailrace_broker.model.errors import CorruptBatchError
 from tailrace_broker.model.group import (
     Committed,
     Deleted,
-    GroupEvent,
+    GroupRecord,
+    GroupsInherited,
     GroupSnapshot,
     Joined,
     Left,
@@ -34,20 +35,21 @@ subscriptions = st.builds(
     numbers,
 )
 members = st.lists(st.tuples(subscriptions, numbers), max_size=3).map(tuple)
-events: st.SearchStrategy[GroupEvent] = st.one_of(
+events: st.SearchStrategy[GroupRecord] = st.one_of(
     st.builds(Joined, subscriptions, numbers, offsets),
     st.builds(Left, names, numbers, st.sampled_from(["goodbye", "expired"])),
     st.builds(Committed, offsets, numbers),
     st.builds(Moved, offsets),
     st.builds(Published, names, offsets),
     st.just(Deleted()),
+    st.just(GroupsInherited()),
     st.builds(GroupSnapshot, numbers, members, offsets, numbers, st.none() | names),
 )
 JOINED = Joined(Subscription("c1", "g", ("flights",)), 3, {UUID(int=5): {0: 12}})
 
 
 @given(events)
-def test_every_group_event_comes_back(event: GroupEvent) -> None:
+def test_every_group_event_comes_back(event: GroupRecord) -> None:
     encoded = encode_group_event(event)
 
     assert decode_group_event(encoded) == event
@@ -91,7 +93,7 @@ def test_what_is_no_group_event_is_refused(stored: bytes) -> None:
 
 
 @given(events, st.data())
-def test_damage_is_refused_or_another_group_event(event: GroupEvent, data: st.DataObject) -> None:
+def test_damage_is_refused_or_another_group_event(event: GroupRecord, data: st.DataObject) -> None:
     stored = bytearray(encode_group_event(event))
     index = data.draw(st.integers(0, len(stored) - 1))
     stored[index] = data.draw(st.integers(0, 255))

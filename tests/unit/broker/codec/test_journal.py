@@ -22,7 +22,7 @@ from tailrace_broker.codec.journal import (
 from tests.support.storage.batches import PARTITION, TOPIC_ID, Event, batch_of, forged_batch
 
 ID = 2**63 + 5
-HEADER = JournalFileHeader(boot=3, journal_id=ID, first_sequence=7)
+HEADER = JournalFileHeader(boot=3, journal_id=ID, first_sequence=7, size_bytes=JOURNAL_BLOCK_BYTES)
 BLOCK = JOURNAL_BLOCK_BYTES
 NOISE = Random(9)
 SMALL = batch_of([Event(b"1")])
@@ -265,6 +265,7 @@ def test_frames_that_can_be_read_are_no_traces() -> None:
     stored = file_of(frame_of(SMALL), frame_of(LARGE, sequence=8), frame_of(SMALL, sequence=3))
 
     assert not has_traces(memoryview(stored), ID, 9)
+    assert not has_traces(memoryview(stored + b"a block that is cut off"), ID, 9)
     assert not has_traces(memoryview(b""), ID, 8)
 
 

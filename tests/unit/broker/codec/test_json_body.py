@@ -122,3 +122,10 @@ def test_of_a_field_that_nobody_knows_the_error_quotes_the_beginning() -> None:
     assert error.detail.startswith("x - at `$.to` x - at")
     assert "… is unknown; the fields are name, howOften" in error.detail
     assert len(error.detail) < 200
+
+
+def test_a_field_of_eighty_characters_is_quoted_as_it_is() -> None:
+    name = "x" * 80
+
+    assert refusal_of(f'{{"{name}":1}}').detail.startswith(f"{name} is unknown")
+    assert refusal_of(f'{{"{name}x":1}}').detail.startswith(f"{name}… is unknown")

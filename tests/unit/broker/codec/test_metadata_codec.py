@@ -86,12 +86,12 @@ def test_a_field_that_is_not_known_is_passed_over() -> None:
     assert decode_identity(stored) == IDENTITY
 
 
-@pytest.mark.parametrize("version", [0, 4, 5])
+@pytest.mark.parametrize("version", [0, 3, 5])
 def test_a_file_of_another_version_is_refused(version: int) -> None:
     def with_version(stored: bytes) -> bytes:
-        return re.sub(rb'"version": ?[123]', b'"version": %d' % version, stored)
+        return re.sub(rb'"version": ?[1234]', b'"version": %d' % version, stored)
 
-    with pytest.raises(CorruptMetadataError, match=f"meta.json: format version {version}; .* 3"):
+    with pytest.raises(CorruptMetadataError, match=f"meta.json: format version {version}; .* 4"):
         decode_identity(with_version(encode_identity(IDENTITY)))
     with pytest.raises(CorruptMetadataError, match=f"topic.json: format version {version}"):
         decode_deleted(with_version(encode_deleted(DELETED)))

@@ -77,16 +77,14 @@ def test_the_first_record_of_a_time_or_later_is_found_in_its_batch() -> None:
     header = verify_batch(batch)._replace(base_offset=100)
     columns = decompress_payload(header, batch)
 
-    assert [find_record_of_time(header, columns, time) for time in range(1, 8)] == [
-        *[100] * 5,
-        102,
-        102,
-    ]
-    with pytest.raises(CorruptBatchError, match="none of its records'"):
-        find_record_of_time(header, columns, 8)
+    def found(time: int, first_offset: int = 0) -> int | None:
+        return find_record_of_time(header, columns, time, first_offset=first_offset)
 
-    found = [find_record_of_time(header, columns, 6, first_offset=each) for each in (0, 103, 104)]
-    assert found == [102, 103, None]
+    assert [found(time) for time in range(1, 8)] == [*[100] * 5, 102, 102]
+    with pytest.raises(CorruptBatchError, match="none of its records'"):
+        found(8)
+
+    assert [found(6, first_offset=each) for each in (0, 103, 104)] == [102, 103, None]
 
 
 @pytest.mark.parametrize("count", [7, 8, 9, 100])

@@ -30,11 +30,13 @@ from tailrace_broker.model.forwarding import (
     CallFailed,
     CallMore,
     CallPart,
+    ErrorMembers,
     FailedRequest,
     ForwardedBatch,
     ForwardedCall,
     ForwardedEvent,
     ForwardedEvents,
+    InheritedAppend,
     StoredAppend,
     TurnOf,
 )
@@ -95,7 +97,9 @@ failures = st.builds(
     counts,
     st.text(max_size=9),
     st.text(max_size=9),
-    st.dictionaries(st.text(max_size=9), st.text(max_size=9) | counts | st.lists(counts)),
+    st.dictionaries(
+        st.text(max_size=9), st.text(max_size=9) | counts | st.booleans() | st.lists(counts)
+    ),
     st.booleans(),
 )
 messages = st.one_of(
@@ -110,9 +114,10 @@ messages = st.one_of(
         replicas,
         st.lists(reports, max_size=3).map(tuple),
         st.booleans(),
+        round=counts,
     ),
     st.builds(Cuts, counts, counts, counts, st.lists(cuts, max_size=3).map(tuple)),
-    st.builds(Heartbeat, counts, counts, counts, st.lists(heads, max_size=3).map(tuple)),
+    st.builds(Heartbeat, counts, counts, counts, st.lists(heads, max_size=3).map(tuple), counts),
     st.builds(Restart, counts, counts, counts),
     st.builds(Credit, counts),
     events,
@@ -120,6 +125,7 @@ messages = st.one_of(
         AppendAnswers,
         st.lists(st.builds(StoredAppend, counts, counts, st.booleans(), counts)).map(tuple),
         st.lists(failures, max_size=3).map(tuple),
+        st.lists(st.builds(InheritedAppend, counts, counts, counts), max_size=3).map(tuple),
     ),
     st.builds(
         ForwardedCall,
@@ -194,6 +200,15 @@ def test_frames_come_out_as_they_went_in_whatever_the_pieces(
     assert read == sent
 
 
+def test_a_failure_travels_with_each_kind_of_member() -> None:
+    members: ErrorMembers = {"topic": "t", "lastOffset": 7, "accepted": True, "children": [1, 2]}
+    failed = CallFailed(FailedRequest(7, "CorruptPartitionError", "gone", members, False))
+
+    [frame] = feed(FrameParser(), encode(failed))
+
+    assert frame.message == failed
+
+
 def test_a_frame_byte_for_byte() -> None:
     """docs/protocol.md."""
     stream = encode(Credit(5))
@@ -249,6 +264,12 @@ def test_messages_that_no_reader_takes_are_not_sent() -> None:
         encode_head(Heartbeat(1, 5, 2, logs))
     with pytest.raises(CorruptFrameError, match=f"at most {HEAD_BYTES_MAX} and {BATCH_BYTES_MAX}"):
         encode_head(BATCHES, BATCH_BYTES_MAX + 1)
+
+
+def test_a_payload_may_be_as_large_as_a_batch() -> None:
+    head = encode_head(BATCHES, BATCH_BYTES_MAX)
+
+    assert list(feed(FrameParser(), head)) == []  # it waits for the payload
 
 
 def framed(head: bytes, payload_bytes: int = 0) -> bytes:

@@ -72,7 +72,7 @@ class Leader:
         self.used_bytes = 0
         self.error: TailraceError | None = None
         self.log = FakeLog()
-        self.logs = [self.log]
+        self.logs = {KEY.partition: self.log}
         self.link = FakeLink()
         self.requests = ForwardedRequests(self, None, self.hosted)  # type: ignore[arg-type]
 

@@ -4,10 +4,12 @@ import asyncio
 import errno
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.groups import log as group_log
@@ -65,7 +67,7 @@ async def take(
     """Poll, and have all of it delivered: [(partition, start, end)], the delivery's number."""
     poll = await broker.groups.poll(consumer_id, said, wait_ms)
     ends = [fetch_range.end or log.high_watermark for fetch_range, log in poll.fetch_ranges]
-    number = broker.groups.deliver(poll, ends) if poll.fetch_ranges else None
+    number = await broker.groups.deliver(poll, ends) if poll.fetch_ranges else None
     return ranges_of(poll, ends), number
 
 
@@ -116,6 +118,36 @@ def test_a_commit_survives_a_restart_and_what_was_only_delivered_comes_again(
         assert unconfirmed is not None
         assert later_number is not None
         assert later_number > unconfirmed
+
+    asyncio.run(scenario())
+
+
+def test_who_is_cancelled_while_it_registers_keeps_others_waiting_until_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped, cancelling = group_log.GroupLog.append, list[asyncio.Task[int]]()
+
+    def append(self: group_log.GroupLog, *args: Any) -> None:
+        shipped(self, *args)
+        while cancelling:
+            cancelling.pop().cancel()
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await broker.groups.register(wanted("c0", group="other"))  # makes the topic
+            monkeypatch.setattr(group_log.GroupLog, "append", append)
+            registering = asyncio.create_task(broker.groups.register(wanted("c1")))
+            cancelling.append(registering)
+            later = asyncio.create_task(broker.groups.register(wanted("c2")))
+            with pytest.raises(asyncio.CancelledError):
+                await registering
+            joined_epoch = await later
+            members = broker.groups.view("g").group.members
+            assert {each: members[each].joined_epoch for each in members} == {"c1": 1, "c2": 2}
+            assert joined_epoch == 2
+        async with started_broker(tmp_path) as broker:
+            assert broker.groups.view("g").group.members.keys() == {"c1", "c2"}
 
     asyncio.run(scenario())
 
@@ -411,7 +443,7 @@ def test_an_answer_that_did_not_leave_is_not_confirmed_by_the_next_poll(tmp_path
             await append(broker, b"0")
             await broker.groups.register(wanted())
             poll = await broker.groups.poll("c1", Confirmation(), 0)
-            number = broker.groups.deliver(poll, [1])
+            number = await broker.groups.deliver(poll, [1])
             assert number is not None
             broker.groups.withdraw(poll, number)
             again, _ = await take(broker, said=Confirmation())
@@ -430,7 +462,7 @@ def test_a_poll_that_was_overtaken_delivers_nothing(tmp_path: Path) -> None:
             first = await broker.groups.poll("c1", NOTHING, 0)
             got, _ = await take(broker)
 
-            assert broker.groups.deliver(first, [1]) is None
+            assert await broker.groups.deliver(first, [1]) is None
             assert got == [(0, 0, 1)]
 
     asyncio.run(scenario())
@@ -450,6 +482,39 @@ def test_what_retention_was_faster_with_is_counted_as_lost(tmp_path: Path) -> No
 
             assert got == [(0, 2, 3)]
             assert broker.groups.view("g").group.lost == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_poll_goes_on_behind_what_is_lost_for_good(tmp_path: Path) -> None:
+    """Also with a delivery of it that is open; what is only damaged is left out."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await create(broker)
+            await append(broker, *(b"%d" % number for number in range(9)))
+            await broker.groups.register(wanted())
+            place = TopicPartition(broker.hosted("t").topic.topic_id, 0)
+
+            def lost(first: int, end: int, *, is_accepted: bool = True) -> CorruptPartitionError:
+                return CorruptPartitionError(
+                    "gone", firstOffset=first, nextOffset=end, accepted=is_accepted
+                )
+
+            with capture_logs() as lines:
+                poll = await broker.groups.poll("c1", NOTHING, 0)
+                poll = await broker.groups.poll_on(poll, {place: lost(0, 2)}, 0)
+                assert ranges_of(poll, [9]) == [(0, 2, 9)]
+                assert await broker.groups.deliver(poll, [9]) is not None
+                poll = await broker.groups.poll_on(poll, {place: lost(4, 7)}, 0)
+                assert [(each.start, each.end) for each, _ in poll.fetch_ranges] == [(2, 4)]
+            damage = lost(2, 4, is_accepted=False)
+            poll = await broker.groups.poll_on(poll, {place: damage}, 0)
+            assert (poll.fetch_ranges, poll.problem) == ([], damage)
+
+            assert broker.groups.view("g").group.lost == 2
+            moved = {"event": "group.moved", "group": "g", "lost_records": 2}
+            assert lines == 2 * [moved | {"log_level": "warning"}]
 
     asyncio.run(scenario())
 

@@ -24,9 +24,12 @@ class Leader:
         self.asked: list[Wanted] = []
         self._requests: asyncio.Queue[asyncio.Future[Fetched]] = asyncio.Queue()
 
-    async def answer(self, start: int, high_watermark: int, *batches: bytes) -> None:
+    async def answer(
+        self, start: int, high_watermark: int, *batches: bytes, is_sealed: bool = False
+    ) -> None:
         request = await self._requests.get()
-        request.set_result(Fetched(start, high_watermark, memoryview(b"".join(batches))))
+        stored = memoryview(b"".join(batches))
+        request.set_result(Fetched(start, high_watermark, stored, is_sealed=is_sealed))
 
     async def is_here(self) -> None:
         request = await self._requests.get()
@@ -155,5 +158,38 @@ def test_a_log_that_nobody_asks_for_is_forgotten(monkeypatch: pytest.MonkeyPatch
         await until(lambda: not logs._logs)
 
         assert logs.log_of(TOPIC, 0) is not log
+
+    run(scenario)
+
+
+def test_of_a_sealed_log_only_the_start_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_log, "SEALED_SECONDS", 0)
+
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        log = logs.log_of(TOPIC, 0)
+        await leader.answer(0, 6, is_sealed=True)
+        await leader.answer(4, 6, is_sealed=True)
+        await until(lambda: log.log_start == 4)
+
+        assert leader.asked[:2] == [Wanted("t", 0, None, 1)] * 2
+        assert log.high_watermark == 6
+
+    run(scenario)
+
+
+def test_a_sealed_log_is_found_with_all_of_it() -> None:
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        for answer in (leader.answer(2, 6, is_sealed=True), leader.answer(2, 5)):
+            finding = asyncio.create_task(logs.find_sealed("__groups", 3, 6))
+            await answer
+            if leader.asked == [Wanted("__groups", 3, None, 1)]:
+                assert (await finding).log_start == 2
+            else:
+                with pytest.raises(NotReadyError, match="not all of"):
+                    await finding
+        finding = asyncio.create_task(logs.find_sealed("__groups", 3, 6))
+        await leader.is_here()
+        with pytest.raises(NotReadyError, match="by now"):
+            await finding
 
     run(scenario)

@@ -1,13 +1,20 @@
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from tailrace.wire import Codec
-from tailrace_broker.model.errors import InvalidParameterError, InvalidTopicNameError
+from tailrace_broker.model.errors import (
+    InvalidParameterError,
+    InvalidTopicNameError,
+    PartitionNotFoundError,
+)
 from tailrace_broker.model.topic import (
     NEW_TOPIC,
+    Partition,
     Slice,
+    Topic,
     TopicSettings,
     check_topic_name,
     slices_of,
@@ -122,3 +129,20 @@ def test_the_slices_of_a_range_are_numbered_by_their_tokens() -> None:
         4: Slice(5, 1, 3),
         5: Slice(5, 0, 3),
     }
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "detail"),
+    [
+        ((), 0, 'topic "t" has no partitions until the open step of the ring is over'),
+        ((1, 3), 2, 'partition 2 of topic "t" is gone: the ring grew or shrank'),
+        ((1, 3), 0, 'partition 0 of topic "t" is gone'),
+        ((1, 3), 4, 'topic "t" has partitions 1 to 3'),
+    ],
+)
+def test_what_is_no_partition_is_refused_with_those_there_are(
+    there: tuple[int, ...], asked: int, detail: str
+) -> None:
+    partitions = tuple(Partition(each, 0, 1, 0, 1) for each in there)
+    with pytest.raises(PartitionNotFoundError, match=detail):
+        Topic("t", UUID(int=1), TopicSettings(), partitions).at(asked)

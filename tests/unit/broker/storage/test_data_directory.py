@@ -366,3 +366,34 @@ def test_a_disk_that_does_not_answer_has_no_size(tmp_path: Path) -> None:
     directory.close()
 
     assert disk_bytes is None
+
+
+def test_the_disk_of_a_broker_that_has_left_is_set_aside(tmp_path: Path) -> None:
+    """And takes the place of the one that was set aside before."""
+    incarnations = []
+    for _ in range(3):
+        directory = DataDirectory(tmp_path, ordinal=2)
+        incarnations.append(directory.identity.incarnation)
+        (directory.path / "kept").write_text(str(directory.identity.incarnation))
+        directory.mark_retired()
+        directory.close()
+    directory = DataDirectory(tmp_path, ordinal=2)
+
+    assert len({*incarnations, directory.identity.incarnation}) == 4
+    assert not (directory.path / "kept").exists()
+    assert (tmp_path / "retired" / "kept").read_text() == str(incarnations[-1])
+    directory.close()
+
+
+def test_a_disk_that_cannot_be_marked_as_retired_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = DataDirectory(tmp_path)
+
+    def refuse(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(data_directory, "sync_directory", refuse)
+    with pytest.raises(StorageFailedError, match="Input/output error"):
+        directory.mark_retired()
+    directory.close()

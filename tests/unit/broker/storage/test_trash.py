@@ -1,4 +1,5 @@
 import errno
+import os
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -156,6 +157,24 @@ def test_a_committed_deletion_that_cannot_be_marked_is_left_to_the_next_start(
     for expected in ([], IDS[:1]):
         trash.finish_deletions(set(), {topic.topic_id: (topic, 7)})
         assert [each.directory.name for each in trash.buried()] == expected
+
+
+def test_a_burial_is_durable_in_both_directories(
+    trash: Trash, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark(trash, tmp_path, TOPICS[0], 1)
+    (tmp_path / "trash").mkdir()
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    trash.bury(TOPICS[0].topic_id)
+
+    assert synced == [tmp_path / "trash", tmp_path]
 
 
 def test_a_topic_buried_twice_is_no_error(trash: Trash, tmp_path: Path) -> None:

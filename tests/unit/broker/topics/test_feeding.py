@@ -13,9 +13,10 @@ from tailrace_broker.core.replication.events import Feed
 from tailrace_broker.core.replication.range_events import OfRange
 from tailrace_broker.memory.pool import Quota
 from tailrace_broker.memory.read_memory import ReadMemory
-from tailrace_broker.model.replication import Batches, LogKey, Restart, ToFollower
+from tailrace_broker.model.replication import Batches, Restart, ToFollower
 from tailrace_broker.net.replication.link import Bytes
 from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.storage.log.resources import Reading
 from tailrace_broker.topics import feeding
 from tailrace_broker.topics.feeding import LogFeeds
 from tests.support.storage.storage import (
@@ -36,7 +37,7 @@ class Feeding:
 
     def __init__(self, log: PartitionLog, files: LogFiles, wait_seconds: float) -> None:
         self.log, self.pool = log, files.pool
-        self.key = LogKey(log.place.topic_id, log.place.partition)
+        self.key = log.place.key
         self.sent: Sent = []
         self.epoch: int | None = EPOCH
         self.room = True
@@ -203,9 +204,9 @@ def test_catch_up_that_takes_from_readers_is_found(
     read = PartitionLog._read_from_disk
 
     async def take_from_readers(
-        log: PartitionLog, offset: int, max_bytes: int, end_offset: int, _: Quota
+        log: PartitionLog, offset: int, max_bytes: int, end_offset: int, _: Reading
     ) -> list[StoredBatch]:
-        return await read(log, offset, max_bytes, end_offset, log._resources.pool.read)
+        return await read(log, offset, max_bytes, end_offset, log._resources.reading)
 
     monkeypatch.setattr(PartitionLog, "_read_from_disk", take_from_readers)
 

@@ -388,7 +388,7 @@ def keep_frames_behind_the_first(journal: Path) -> None:
         if header is not None and second > 0:
             later = header._replace(first_sequence=header.first_sequence + 1)
             head = encode_file_header(later).ljust(BLOCK_BYTES, b"\0")
-            path.write_bytes(head + stored[second:])
+            path.write_bytes((head + stored[second:]).ljust(len(stored), b"\0"))
 
 
 def test_when_all_are_damaged_the_one_in_turn_says_so(tmp_path: Path) -> None:

@@ -12,6 +12,10 @@ from tailrace_broker.model.topic import Partition, TopicSettings
 from tailrace_broker.topics.range_leaders import RangeRoles
 
 
+async def is_led(_: int) -> bool:
+    return True
+
+
 def registration(ordinal: int) -> Registration:
     return Registration(ordinal, 1, UUID(int=ordinal), 1, UUID(int=100 + ordinal), "disk")
 
@@ -35,7 +39,7 @@ def answer(state: RingState, ordinal: int, partition: int) -> object:
 
 
 def answer_of(state: RingState, mine: Registration | None, partition: Partition) -> object:
-    roles = RangeRoles(lambda other: f"http://b{other}:9250", lambda *_: None)
+    roles = RangeRoles(lambda other: f"http://b{other}:9250", lambda *_: None, is_led)
     roles.apply(state, mine)
     elsewhere = roles.of(partition.range_id).elsewhere
     return None if elsewhere is None else elsewhere("t", partition.partition)
@@ -122,10 +126,15 @@ def test_a_role_changes_only_with_its_range() -> None:
         def on_shortage(self) -> None:
             raise AssertionError
 
+        def flush(self) -> None:
+            raise AssertionError
+
     state = ring(broker_count=2)
     given_up: list[tuple[int, int]] = []
     roles = RangeRoles(
-        lambda _: "http://b:9250", lambda range_id, epoch: given_up.append((range_id, epoch))
+        lambda _: "http://b:9250",
+        lambda range_id, epoch: given_up.append((range_id, epoch)),
+        is_led,
     )
     roles.apply(state, state.brokers[0])
     role, log = roles.of(0), Log()
@@ -151,9 +160,27 @@ def test_a_copy_of_a_sealed_range_is_served_by_who_is_registered() -> None:
     partition = topic_of(state, state.topics["t"]).partitions[0]
     sealed = replace(state.ranges[0], leader=None, sealed_epoch=1, complete=(0,))
     state = replace(state, ranges={0: sealed})
-    roles = RangeRoles(lambda other: f"http://b{other}:9250", lambda *_: None)
+    roles = RangeRoles(lambda other: f"http://b{other}:9250", lambda *_: None, is_led)
     roles.apply(state, None)
     assert roles.of(partition.range_id).elsewhere is not None
 
     roles.apply(state, state.brokers[0])
     assert roles.of(partition.range_id).elsewhere is None
+
+
+def test_a_range_that_is_gone_is_led_by_nobody() -> None:
+    """A broker that was away for long may have led it in the last state that it knew."""
+    state = ring()
+    roles = RangeRoles(lambda other: f"http://b{other}:9250", lambda *_: None, is_led)
+    roles.apply(state, state.brokers[0])
+    assert roles.of(0).epoch == 1
+
+    roles.apply(
+        replace(state, ranges={key: each for key, each in state.ranges.items() if key}),
+        state.brokers[0],
+    )
+
+    elsewhere = roles.of(0).elsewhere
+    assert roles.of(0).epoch is None
+    assert elsewhere is not None
+    assert isinstance(elsewhere("t", 0), NoLeaderError)

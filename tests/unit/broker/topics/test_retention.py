@@ -94,6 +94,22 @@ async def watched(root: Path, settings: TopicSettings) -> AsyncIterator[Watched]
             each.retention.stop()
 
 
+def test_a_log_that_is_watched_again_and_again_is_trimmed_and_takes_no_more_memory(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with watched(tmp_path, A_MINUTE) as each:
+            await each.append(5)
+            for _ in range(300):
+                each.retention.watch([each.log])
+            assert len(each.retention._heap) < 100
+            each.clock.ahead_us = 2 * MINUTE_US
+            each.retention._look_at_due()
+            await each.until_start_is(5)
+
+    run(scenario)
+
+
 def test_what_is_old_goes_when_it_is_looked_at_and_offsets_go_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with watched(tmp_path, A_MINUTE) as each:

@@ -163,6 +163,8 @@ def test_a_segment_that_cannot_be_read_is_reported_and_the_rest_is_scrubbed(tmp_
         async with scrub_of(tmp_path, batches=4, damaged=(3,)) as scrub:
             missing = LogFiles(tmp_path).segment(0)
             missing.rename(missing.with_suffix(".gone"))
+            reported: list[LogPlace] = []
+            scrub.quarantine.on_found = reported.append
             with capture_logs() as lines:
                 scrubber = scrub.start(0)
                 await scrub.until(lambda: scrub.counters.scrubbed_bytes == 2 * BATCH_BYTES)
@@ -171,6 +173,8 @@ def test_a_segment_that_cannot_be_read_is_reported_and_the_rest_is_scrubbed(tmp_
 
             assert [line["event"] for line in lines] == ["scrub.failed", "batch.quarantined"]
             assert str(missing) in lines[0]["detail"]
+            place = scrub.logs[0].place
+            assert reported == [place, place]  # that it is missing, and that the next is damaged
 
     asyncio.run(scenario())
 

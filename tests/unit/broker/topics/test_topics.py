@@ -18,7 +18,6 @@ from tailrace_broker.codec.metadata import decode_deleted
 from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.commands import CreateTopic, DeleteTopic, RestoreTopic, Stamped
 from tailrace_broker.model.errors import (
-    InvalidParameterError,
     InvalidTopicNameError,
     NotAgreedError,
     NotReadyError,
@@ -30,6 +29,7 @@ from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.node.ring import _Request
 from tailrace_broker.storage.data_directory import DataDirectory
+from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.broker.brokers import open_broker, started_broker, wait_until_gone
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
 from tests.support.storage.storage import Appends, FaultyDisk, until, values_in
@@ -173,13 +173,27 @@ def test_alterations_at_the_same_time_keep_each_others(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_the_number_of_partitions_cannot_be_altered(tmp_path: Path) -> None:
+def test_a_topic_gets_the_partitions_that_it_is_altered_to(tmp_path: Path) -> None:
+    """By steps that nobody has to ask for; what is stored stays where it is."""
+
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            with pytest.raises(InvalidParameterError, match="create another topic") as refused:
-                await broker.alter_topic("t", {"partitions_per_range": 2})
-            assert refused.value.members == {"parameter": "partitionsPerRange"}
+            await create_with_records(broker, b"0", b"1")
+            hosted = broker.hosted("t")
+            await broker.alter_topic("t", {"partitions_per_range": 3})
+            assert len(hosted.topic.partitions) == 1
+            await until(lambda: len(hosted.topic.partitions) == 4)
+
+            await broker.alter_topic("t", {"partitions_per_range": 2})
+            await until(lambda: len(hosted.logs) == 6 and isinstance(hosted.logs[5], PartitionLog))
+            parents = [each.parents for each in hosted.topic.partitions]
+            assert parents == [(), (0,), (0,), (0,), (1, 2), (2, 3)]
+            ends = [(each.first_offset, each.sealed_end) for each in hosted.topic.partitions]
+            assert ends == [(0, 2), (2, 2), (2, 2), (2, 2), (2, None), (2, None)]
+            assert await values_of(broker) == [b"0", b"1"]
+            await Appends(hosted.log_of(5)).batch([b"2"])
+        async with started_broker(tmp_path) as broker:
+            assert await values_in(broker.hosted("t").log_of(5)) == [b"2"]
 
     run(scenario)
 

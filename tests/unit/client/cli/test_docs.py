@@ -9,11 +9,11 @@ import pytest
 from tailrace.cli.lib.options import OUTPUT, URL
 from tailrace.cli.lib.parser import Parameter, Verb
 from tailrace.cli.main import ENVIRONMENT, SUMMARY, VERBS
-from tailrace.protocol.requests import NewTopicSettings, TopicSettings
+from tailrace.protocol.requests import TopicSettings
 
 COMMON = (OUTPUT, URL)
 SETTINGS = {
-    "topic create": get_type_hints(NewTopicSettings),
+    "topic create": get_type_hints(TopicSettings),
     "topic alter": get_type_hints(TopicSettings),
 }
 PAGE = Path(__file__).parents[4] / "docs" / "cli.md"

@@ -215,7 +215,11 @@ def test_the_version_is_reported(
         ("ring accept-loss one --broker 1", 'RANGE: "one" is not a whole number'),
         ("metadata", "tailrace metadata needs a second word: recover. See: tailrace --help"),
         ("metadata recovre", 'tailrace metadata has recover, and no "recovre"'),
-        ("ring", "tailrace ring needs one of status, history, found or accept-loss"),
+        (
+            "ring",
+            "tailrace ring needs one of status, history, verify, found, plan, grow, shrink, drain "
+            "or accept-loss",
+        ),
         ("metadata recover --accept-loss=yes", "--accept-loss: it takes no value. See:"),
         ("metadata recover", "add --accept-loss if they are lost for good"),
         ("dev --port 65533", '"65533" is not a whole number from 1 to 65532'),

@@ -49,6 +49,7 @@ TOPIC: dict[str, object] = {
     "retentionMs": 60_000,
     "retentionBytes": 2**40,
     "minInSyncReplicas": 3,
+    "rangesToSlice": 0,
 }
 INFO = TopicInfo(
     "orders", "0a4c", 4, True, "written", 4, 1, "zstd", 5, 8192, 6, 7, 60_000, 2**40, 3
@@ -72,7 +73,9 @@ PARTITION: dict[str, object] = {
     "children": [],
     "state": "damaged",
     "leaderUrl": "http://a:9250",
-    "quarantined": [{"firstOffset": 3, "lastOffset": 9, "file": "0.log", "byte": 4096}],
+    "quarantined": [
+        {"firstOffset": 3, "lastOffset": 9, "file": "0.log", "byte": 4096, "accepted": False}
+    ],
 }
 DETAILS = {**TOPIC, "partitionDetails": [PARTITION]}
 BROKER: dict[str, object] = {
@@ -300,7 +303,7 @@ def test_a_topic_is_read_with_its_partitions() -> None:
     assert details.topic == INFO
     assert (partition.range_id, partition.token_end, partition.isr) == (7, "-46", (0, 2))
     assert (partition.log_start, partition.size_bytes) == (None, None)
-    assert partition.quarantined == (QuarantinedBatch(3, 9, "0.log", 4096),)
+    assert partition.quarantined == (QuarantinedBatch(3, 9, "0.log", 4096, accepted=False),)
 
 
 def test_the_ring_is_read_with_its_brokers_and_written_as_it_was() -> None:

@@ -284,6 +284,18 @@ def test_a_commit_that_came_too_late_is_reported() -> None:
     assert state.is_registered
 
 
+def test_a_commit_after_a_change_of_the_coordinator_is_no_error() -> None:
+    state = with_delivery(1)
+    state.take_records()
+    error = problem(StaleDeliveryError)
+    error.members["coordinatorChanged"] = True
+
+    assert state.commit_failed(error, 0.0) == 0
+    assert state.commit_parameters() is None
+    assert [state.take_comes_again() for _ in range(2)] == [True, False]
+    assert state.is_registered
+
+
 def test_a_commit_of_a_removed_consumer_is_reported() -> None:
     state = with_delivery(1)
     state.take_records()

@@ -1,6 +1,7 @@
 """Which broker is asked: the one that leads, as soon as another has said who does."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,13 @@ from tailrace.protocol.group_requests import (
     poll_request,
     register_request,
 )
-from tailrace.protocol.requests import Answer, Request, produce_records_request, produce_request
+from tailrace.protocol.requests import (
+    PRODUCER_ID_HEADER,
+    Answer,
+    Request,
+    produce_records_request,
+    produce_request,
+)
 from tailrace.sansio.contact import Contact
 from tailrace.sansio.leaders import (
     HOPS_MAX,
@@ -127,6 +134,18 @@ def test_one_that_knows_no_leader_sends_back_to_the_broker_that_was_given() -> N
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"leaderUrl": 5}', b'{"leaderUrl": "nowhere"}'])
 def test_an_answer_that_names_nobody_is_the_answer(body: bytes) -> None:
     assert not leaders_of(A).hops(READ).go_on(Answer(421, {}, body))
+
+
+def test_what_a_deposed_leader_wrote_is_sent_to_the_next_one_if_that_stores_it_once() -> None:
+    written = json.dumps({"leaderUrl": B, "writeAttempted": True}).encode()
+    plain = produce_request("t", b"1", content_type=JSON_CONTENT_TYPE, key="k")
+    numbered = replace(plain, headers={**plain.headers, PRODUCER_ID_HEADER: "ab" * 16})
+
+    hops = leaders_of(A).hops(plain)
+    assert not hops.go_on(Answer(421, {}, written))
+    hops = leaders_of(A).hops(numbered)
+    assert hops.go_on(Answer(421, {}, written))
+    assert hops.url == B
 
 
 def test_brokers_that_name_each_other_are_not_asked_for_ever() -> None:

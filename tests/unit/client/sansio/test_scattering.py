@@ -251,3 +251,27 @@ def test_leaders_that_change_all_the_time_are_the_caller_s_to_try_again() -> Non
     assert not request.wants_routing
     with pytest.raises(ProblemError, match="no"):
         request.outcome()
+
+
+@pytest.mark.parametrize(("producer_id", "is_sent_again"), [(None, False), ("p", True)])
+def test_what_a_deposed_leader_wrote_goes_to_the_next_one_if_that_stores_it_once(
+    producer_id: str | None, is_sent_again: bool
+) -> None:
+    request = scattering(Routing(A), EARLY, producer_id=producer_id)
+    sent(request)
+    written = refused(partition=0)
+    written.write_attempted = True
+
+    if is_sent_again:
+        request.failed(written, [0])
+    else:
+        with pytest.raises(ProblemError):
+            request.failed(written, [0])
+    assert request.wants_routing is is_sent_again
+
+    parts = scattering(Routing(A), *KEYS, producer_id=producer_id)
+    sent(parts)
+    written = refused(partition=1)
+    written.write_attempted = True
+    parts.failed(partly(produced(0, 2), written), [0, 1, 2])
+    assert parts.wants_routing is is_sent_again

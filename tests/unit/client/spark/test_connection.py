@@ -37,6 +37,16 @@ def test_the_first_broker_that_answers_is_asked_again() -> None:
     assert asked == ["http://a:9250", "http://b:9250", "http://b:9250"]
 
 
+def test_another_broker_can_be_asked_next() -> None:
+    asked: list[str] = []
+    client = PatientClient(URLS)
+
+    client.ask(failing(0, passing_error(), asked))
+    client.turn(0)
+    client.ask(failing(0, passing_error(), asked))
+    assert asked == [*URLS]
+
+
 def test_all_brokers_are_asked_in_turn_until_the_retries_are_used_up() -> None:
     asked: list[str] = []
     client = PatientClient(URLS, retry_count=2, retry_interval_s=0)

@@ -6,11 +6,14 @@ from tailrace.errors import PartitionDamagedError
 from tailrace.spark.offsets import Listing, OffsetRange, Plan
 from tailrace.spark.options import Read, ReadOptions, parse_read_options
 from tailrace.spark.stream_offsets import (
+    OLDER_LISTINGS_MAX,
     Reach,
     first_offsets,
     from_earliest,
+    is_older,
     latest_offsets,
     limited,
+    listing_with,
     plan_batch,
     reach,
     read_offsets,
@@ -333,3 +336,38 @@ def test_a_query_that_waited_for_its_topic_reads_it_from_the_earliest() -> None:
     listing = Listing([listed(0, 100, log_start=7)])
 
     assert first_offsets(from_earliest(options_of()), listing) == offsets_of(7)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "expected"),
+    [
+        ({}, False),
+        ({("t", 0): 5, ("t", 1): 5}, False),
+        ({("t", 2): 5}, True),
+        ({("u", 2): 5}, False),  # a topic that is gone
+        ({("t", 0): 5, ("u", 7): 5, ("t", 3): 5}, True),
+    ],
+)
+def test_a_listing_that_lacks_the_newest_partitions_is_older(
+    offsets: dict[tuple[str, int], int], expected: bool
+) -> None:
+    """As of a broker that has not heard of a step; retention takes the oldest."""
+    assert is_older(Listing([listed(1), listed(0)]), offsets) is expected
+
+
+def test_a_broker_that_knows_the_partitions_of_the_offsets_is_looked_for() -> None:
+    older, newer = Listing([listed(0)]), Listing([listed(0), listed(1)])
+    answers, turns = [older, older, newer], []
+
+    found = listing_with({("t", 1): 5}, lambda: answers.pop(0), lambda: turns.append(1))
+
+    assert found is newer
+    assert len(turns) == 2
+
+
+def test_partitions_that_no_broker_knows_are_not_waited_for_for_ever() -> None:
+    """The topic was made again, with fewer of them."""
+    older, turns = Listing([listed(0)]), list[int]()
+
+    assert listing_with({("t", 1): 5}, lambda: older, lambda: turns.append(1)) is older
+    assert len(turns) == OLDER_LISTINGS_MAX

@@ -10,14 +10,14 @@ from tailrace_operator.kube.client import Kube, NotFoundError
 
 
 class Knows(Kube):
-    """Of the group of ServiceMonitors these plurals; None: nothing of it."""
+    """Of our group these plurals; None: nothing of it."""
 
     def __init__(self, plurals: tuple[str, ...] | None) -> None:
         super().__init__(Configuration(), timeout_s=1)
         self.plurals = plurals
 
     async def _request(self, method: str, path: str, **_: Any) -> dict[str, Any]:
-        assert (method, path) == ("GET", "/apis/monitoring.coreos.com/v1")
+        assert (method, path) == ("GET", "/apis/tailrace.dev/v1alpha1")
         if self.plurals is None:
             raise NotFoundError("the server could not find the requested resource", status=404)
         return {"resources": [{"name": plural} for plural in self.plurals]}
@@ -28,8 +28,8 @@ class Knows(Kube):
     [
         (None, False),
         ((), False),
-        (("prometheusrules", "podmonitors"), False),  # a chart may bring some CRDs of a group
-        (("prometheusrules", "servicemonitors"), True),
+        (("streamclusters",), False),  # CRDs come one after the other
+        (("streamclusters", "topics"), True),
     ],
 )
 def test_a_kind_is_known_when_the_group_has_it(
@@ -38,7 +38,7 @@ def test_a_kind_is_known_when_the_group_has_it(
     async def scenario() -> bool:
         kube = Knows(plurals)
         try:
-            return await kube.has_kind("ServiceMonitor")
+            return await kube.has_kind("Topic")
         finally:
             await kube.close()
 

@@ -64,7 +64,7 @@ def test_a_pod_of_the_cluster_that_had_the_name_before_is_not_this_ones(
 
 
 def event(reason: str, at: str, note: str = "", **fields: Any) -> Document:
-    return {"reason": reason, "note": note, "metadata": {"creationTimestamp": at}, **fields}
+    return {"reason": reason, "message": note, "metadata": {"creationTimestamp": at}, **fields}
 
 
 QUOTA = (
@@ -93,7 +93,7 @@ QUOTA = (
                     "FailedCreate",
                     "2026-01-01T00:00:01Z",
                     QUOTA,
-                    deprecatedLastTimestamp="2026-01-01T00:00:03Z",
+                    lastTimestamp="2026-01-01T00:00:03Z",
                 ),
                 event("SuccessfulCreate", "2026-01-01T00:00:02Z"),
             ],
@@ -135,7 +135,7 @@ def test_a_claim_says_that_there_is_no_storage_class(
     spec: dict[str, Any], phase: str, said: str | None, *, has_class: bool
 ) -> None:
     document = {
-        "metadata": {"name": "data-events-1", "resourceVersion": "7"},
+        "metadata": {"name": "data-events-1", "resourceVersion": "7", "uid": "c-1"},
         "spec": {"resources": {"requests": {"storage": "1Gi"}}, **spec},
         "status": {"phase": phase},
     }

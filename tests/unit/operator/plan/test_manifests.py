@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tailrace_broker.app.settings import Settings
+from tailrace_operator.api.pod import OPERATORS_VARIABLES
+from tailrace_operator.api.spec import BrokerSettings
 from tailrace_operator.plan.manifests import children, secret_manifest
 from tailrace_operator.plan.names import APPLIED_HASH, child_names, labels, selector_labels
 from tailrace_operator.plan.observed import ChildName, Founded
@@ -32,8 +34,34 @@ FULL_SPEC = {
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
         "priorityClassName": "high",
+        "affinity": {"nodeAffinity": {"kept": "as it is"}},
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+            {"labelSelector": {"matchLabels": {"mine": "too"}}, "topologyKey": "zone"},
+        ],
+        "env": [
+            {"name": "TAILRACE_FORWARD_SECONDS", "value": "20"},
+            {"name": "PROXY", "valueFrom": {"secretKeyRef": {"name": "proxy", "key": "url"}}},
+            {"name": "TAILRACE_DATA_DIR", "value": "/elsewhere"},
+        ],
+        "securityContext": {"fsGroup": 5},
     },
     "service": {"type": "LoadBalancer", "annotations": {"lb": "internal"}},
+}
+
+
+EVERY_SETTING = {
+    "autoCreateTopics": True,
+    "allowedOrigins": ["https://console.example"],
+    "logLevel": "info",
+    "deleteRetention": "1d",
+    "ioThreads": 2,
+    "maxRequestSize": "1Mi",
+    **dict.fromkeys(
+        ("segmentSize", "journalSize", "cacheSize", "produceMemory", "readMemory", "ioBuffer"),
+        "64Mi",
+    ),
+    "scrubRate": "1Mi",
 }
 
 
@@ -50,7 +78,7 @@ def container_of(spec: dict[str, Any] | None = None) -> Any:
 
 
 def test_all_that_can_be_made_is_listed_by_name_and_kind() -> None:
-    every = made(has_service_monitors=True)
+    every = made()
 
     assert tuple(every) == child_names("events")
     assert {each["kind"]: each["apiVersion"] for each in every.values()} == {
@@ -59,12 +87,11 @@ def test_all_that_can_be_made_is_listed_by_name_and_kind() -> None:
         "NetworkPolicy": "networking.k8s.io/v1",
         "PodDisruptionBudget": "policy/v1",
         "StatefulSet": "apps/v1",
-        "ServiceMonitor": "monitoring.coreos.com/v1",
     }
 
 
 def test_everything_belongs_to_the_resource_and_has_its_labels() -> None:
-    objects = [*made(FULL_SPEC, has_service_monitors=True).values(), secret_manifest(a_cluster())]
+    objects = [*made(FULL_SPEC).values(), secret_manifest(a_cluster())]
 
     for each in objects:
         metadata = each["metadata"]
@@ -81,7 +108,7 @@ def test_everything_belongs_to_the_resource_and_has_its_labels() -> None:
         ]
 
 
-def test_a_network_policy_and_a_service_monitor_are_made_only_when_they_can_be() -> None:
+def test_a_network_policy_is_made_unless_the_spec_says_no() -> None:
     kinds = {child.kind for child in made({"networkPolicy": False})}
 
     assert kinds == {"ConfigMap", "Service", "PodDisruptionBudget", "StatefulSet"}
@@ -147,6 +174,57 @@ def test_the_pod_has_what_the_spec_gives_it_but_the_operators_labels() -> None:
     assert pod["spec"]["schedulingGates"] == [{"name": "tailrace.dev/zone"}]
     assert container_of(FULL_SPEC)["image"] == "registry.example/broker:1"
     assert container_of(FULL_SPEC)["imagePullPolicy"] == "Always"
+
+
+def test_pods_are_spread_as_the_spec_says() -> None:
+    pod = pod_of(FULL_SPEC)["spec"]
+    by_zone, mine = pod["topologySpreadConstraints"]
+
+    assert pod["affinity"] == {"nodeAffinity": {"kept": "as it is"}}
+    assert by_zone == {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": selector_labels("events")},
+    }
+    assert mine["labelSelector"] == {"matchLabels": {"mine": "too"}}
+    assert "affinity" not in pod_of({"pod": {"affinity": {}}})["spec"]
+    assert pod_of()["spec"]["affinity"].keys() == {"podAntiAffinity"}
+
+
+def test_brokers_have_more_variables_but_none_of_the_operators() -> None:
+    (own,) = (each for each in container_of()["env"] if each["name"] == "TAILRACE_DATA_DIR")
+    given = container_of(FULL_SPEC)["env"]
+
+    assert given == [*container_of()["env"], *FULL_SPEC["pod"]["env"][:2]]  # type: ignore[index]
+    assert [each for each in given if each["name"] == own["name"]] == [own]
+
+
+def test_no_variable_that_the_operator_sets_can_be_set_by_the_spec() -> None:
+    settings = made({"settings": EVERY_SETTING})[ChildName("ConfigMap", "events-settings")]["data"]
+    identity = [each["name"] for each in container_of()["env"]]
+
+    assert {*settings, *identity} <= set(OPERATORS_VARIABLES)
+    assert len(settings) == len(BrokerSettings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("user", "wanted"),
+    [
+        (None, {"runAsUser": 10250, "runAsGroup": 10250, "fsGroup": 10250}),
+        ({}, {}),
+        ({"runAsUser": 7, "fsGroup": 8}, {"runAsUser": 7, "fsGroup": 8}),
+    ],
+)
+def test_brokers_run_as_the_images_user_or_as_whom_the_cluster_gives(
+    user: dict[str, int] | None, wanted: dict[str, int]
+) -> None:
+    context = pod_of(None if user is None else {"pod": {"securityContext": user}})["spec"]
+    ids = {"runAsUser", "runAsGroup", "fsGroup"}
+    given = {name: value for name, value in context["securityContext"].items() if name in ids}
+
+    assert given == wanted
+    assert context["securityContext"]["runAsNonRoot"] is True
 
 
 def test_the_pod_may_do_nothing_but_serve() -> None:
@@ -316,7 +394,7 @@ def test_manifests_are_json_without_empty_fields() -> None:
             found = []
         return found if value not in (None, "", [], {}) else [*found, path]
 
-    for child, manifest in made(has_service_monitors=True).items():
+    for child, manifest in made().items():
         assert json.loads(json.dumps(manifest)) == manifest
         assert [each for each in empty("", manifest) if each != ".data"] == [], child
 

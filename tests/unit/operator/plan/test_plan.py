@@ -54,7 +54,7 @@ def objects_of(cluster: Cluster) -> dict[ChildName, Any]:
 
 
 def test_a_new_ring_is_made_in_this_order() -> None:
-    actions = World({"zones": ["a", "b", "c"]}, has_service_monitors=True).settle()
+    actions = World({"zones": ["a", "b", "c"]}).settle()
 
     assert [
         action.manifest["kind"] if isinstance(action, Apply) else type(action).__name__
@@ -70,7 +70,6 @@ def test_a_new_ring_is_made_in_this_order() -> None:
         "PlacePod",
         "PlacePod",
         "PlacePod",
-        "ServiceMonitor",
         "RecordFounding",
         "Found",
         "RecordFounding",
@@ -373,30 +372,6 @@ def test_a_ring_that_does_not_answer_is_waited_for() -> None:
     cluster = replace(settled().observed(), ring=None)
 
     assert action_of(replace(cluster, children=objects_of(cluster))) is None
-
-
-def test_the_number_of_brokers_cannot_change_and_nothing_is_taken_away() -> None:
-    world = settled()
-    world.change(brokers=1)
-
-    action = blocked(world.observed())
-
-    assert action.reason == "BrokersChanged"
-    assert "has 3 brokers and cannot change yet" in action.message
-    assert "cannot change yet; delete this StreamCluster and apply it again" in action.message
-    assert "with spec.brokers 3" in action.message
-    assert len(world.pods) == 3
-
-
-def test_volumes_are_kept_before_a_cluster_is_made_again_with_the_brokers_that_it_had() -> None:
-    world = settled(deletionPolicy="Delete")
-    world.change(brokers=1)
-    assert "set spec.deletionPolicy to Retain, wait" in blocked(world.observed()).message
-
-    world.change(deletionPolicy="Retain")
-    assert len(world.settle()) == 3  # its volumes are let go
-
-    assert "Retain" not in blocked(world.observed()).message
 
 
 # --- restarts -------------------------------------------------------------------------------------

@@ -381,13 +381,6 @@ STATES = (
     ),
     State("not founded yet", seen(founded=None), "Founding", "Founding"),
     State("just founded", seen(founded=Founded(3, None)), "Founding", "Founding"),
-    State(
-        "another number of brokers",
-        spec(brokers=1),
-        "Blocked: the ring has 3 brokers",
-        "BrokersChanged",
-        "BrokersChanged",
-    ),
     # objects
     State("no Secret", seen(has_secret=False), "Blocked: Secret", "SecretMissing", "SecretMissing"),
     State("no Service", child(SERVICE, None), "Degraded", "ServiceBroken", "ServiceBroken"),
@@ -487,7 +480,7 @@ def test_there_are_enough_states_and_no_two_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", child_names("events"), ids=" ".join)
 def test_a_ring_that_lost_an_object_is_repaired(name: ChildName) -> None:
-    world = World(has_service_monitors=True)
+    world = World()
     world.settle()
 
     action = next_action(child(name, None)(world.observed()))

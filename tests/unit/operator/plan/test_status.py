@@ -21,6 +21,7 @@ from tailrace_operator.plan.actions import (
     RestartBroker,
     described,
 )
+from tailrace_operator.plan.facts import can_step, is_whole
 from tailrace_operator.plan.manifests import secret_manifest
 from tailrace_operator.plan.observed import ChildName, Cluster, Founded, Pod
 from tailrace_operator.plan.problems import under_replicated
@@ -73,6 +74,7 @@ def test_a_ring_that_is_as_its_spec_says() -> None:
         "brokers": 3,
         "readyBrokers": 3,
         "balanced": "True",
+        "listeners": 0,
         "zones": 0,
         "version": "0.1.0",
         "image": IMAGE,
@@ -253,6 +255,20 @@ def test_the_brokers_that_lack_something_are_named() -> None:
         "3 of 3 ranges have fewer than 3 copies in sync: broker 1, on a new disk, gets what it "
         "lacks from the others, broker 2 is away"
     )
+
+
+def test_copies_of_sealed_ranges_are_waited_for() -> None:
+    cluster = settled()
+    assert cluster.ring is not None
+    cluster = replace(cluster, ring=replace(cluster.ring, sealed_short=2))
+    status = status_of(cluster)
+
+    lacking = "sealed ranges with fewer than 3 whole copies: 2; brokers copy them from each other"
+    assert status["phase"] == f"Catching up: {lacking}"
+    assert condition(status, "Ready")[0] == "True"
+    assert condition(status, "Degraded") == ("True", "UnderReplicated", lacking)
+    assert not is_whole(cluster)
+    assert can_step(cluster)
 
 
 def test_volumes_that_grow_are_reported_and_those_that_cannot() -> None:

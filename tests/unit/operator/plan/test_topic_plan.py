@@ -11,7 +11,6 @@ from tailrace_operator.api.spec import parse_topic_spec
 from tailrace_operator.plan.actions import (
     AddFinalizer,
     AlterTopic,
-    Blocked,
     CreateTopic,
     DeleteTopic,
     RemoveFinalizer,
@@ -60,20 +59,15 @@ def test_settings_that_are_others_are_altered_and_only_those() -> None:
     )
 
 
-def test_the_number_of_partitions_cannot_change_and_holds_up_no_other_field() -> None:
+def test_another_number_of_partitions_is_altered_like_any_setting() -> None:
     wanted = a_topic(live_topic(), partitionsPerRange=8, retention="1d")
 
     action = next_topic_action(wanted)
 
     assert isinstance(action, AlterTopic)
-    assert action.settings == {"retentionMs": DAY_MS}
-
-    action = next_topic_action(replace(wanted, live=live_topic(retentionMs=DAY_MS)))
-
-    assert isinstance(action, Blocked)
-    assert action.reason == "PartitionsChanged"
-    assert "has 4 partitions per range" in action.message
-    assert action.message.endswith("leave spec.partitionsPerRange out")
+    assert action.settings == {"partitionsPerRange": 8, "retentionMs": DAY_MS}
+    live = live_topic(partitionsPerRange=8, retentionMs=DAY_MS)
+    assert next_topic_action(replace(wanted, live=live)) is None
 
 
 @pytest.mark.parametrize("problem", [MISSING, NOT_READY])

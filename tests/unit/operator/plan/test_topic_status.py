@@ -17,7 +17,8 @@ from tailrace_operator.plan.actions import (
     described,
 )
 from tailrace_operator.plan.observed import Topic
-from tailrace_operator.plan.topic_status import size_text, topic_status
+from tailrace_operator.plan.topic_status import topic_status
+from tailrace_operator.plan.words import size_text
 from tests.support.operator.kubernetes_world import NOW, settled, with_ranges
 from tests.support.operator.topics_of_operator import a_topic, live_topic
 
@@ -60,6 +61,19 @@ def test_a_topic_that_is_served() -> None:
     assert [condition["type"] for condition in conditions] == ["Ready", "ReconciliationPaused"]
 
 
+@pytest.mark.parametrize(("count", "words"), [(1, "1 range"), (3, "3 ranges")])
+def test_ranges_that_wait_for_another_number_of_partitions_are_counted(
+    count: int, words: str
+) -> None:
+    live = replace(live_topic(12, partitionsPerRange=8), ranges_to_slice=count)
+
+    assert ready(status_of(a_topic(live))) == (
+        "True",
+        "Served",
+        f"12 partitions are served; {words} still to come to 8 partitions",
+    )
+
+
 def test_a_topic_that_keeps_all_says_so() -> None:
     assert status_of(a_topic(live_topic()))["retention"] == "none"
 
@@ -78,7 +92,7 @@ def test_partitions_without_a_leader_are_counted() -> None:
 
     status = status_of(a_topic(live))
 
-    assert ready(status) == ("False", "Leaderless", "1 of 3 partitions have no leader")
+    assert ready(status) == ("False", "Leaderless", "1 of 3 open partitions have no leader")
     assert "leader" not in status["partitions"][0]
 
 
@@ -100,7 +114,7 @@ def test_what_was_once_known_stays() -> None:
             None,
             ("ClusterNotFound", "make it"),
         ),
-        ({}, Blocked("PartitionsChanged", "no"), None, ("PartitionsChanged", "no")),
+        ({}, Blocked("Refused", "no"), None, ("Refused", "no")),
         ({}, CreateTopic("a", {}), None, ("Creating", "topic a is being created")),
         ({}, None, "no answer", ("Retrying", "no answer")),
         ({}, None, None, ("Missing", "the ring has no such topic")),

@@ -10,9 +10,10 @@ from tailrace.protocol.ring_values import (
     Registration,
     RingDetails,
     RingMetadata,
+    StepResult,
 )
 from tailrace_operator.plan.observed import Broker, Range
-from tailrace_operator.ring.answers import arguments, ring_of, together
+from tailrace_operator.ring.answers import arguments, ring_of, step_text, together
 
 OLDER = RingMetadata(
     term=3, leader=1, voters=(0, 1, 2), next_voters=(), height=8, applied=8, log_bytes=0
@@ -106,8 +107,12 @@ def test_replicas_of_a_fenced_broker_do_not_count() -> None:
     assert ring_of(a_ring(whole, whole, fenced=1), (), None).under_replicated == 2
 
 
-def test_a_sealed_range_lacks_nothing() -> None:
-    assert ring_of(a_ring(a_range(state="sealed")), (), None).under_replicated == 0
+@pytest.mark.parametrize(("complete", "short"), [((0, 1), 0), ((1,), 1), ((), 1)])
+def test_a_sealed_range_lacks_copies_alone(complete: tuple[int, ...], short: int) -> None:
+    sealed = replace(a_range(state="sealed"), complete=complete)
+    ring = ring_of(a_ring(sealed), (), None)
+
+    assert (ring.under_replicated, ring.sealed_short) == (0, short)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +204,23 @@ def test_a_broker_lives_that_anybody_hears() -> None:
 
     assert together([started, whole]) == together([whole, started]) == whole
     assert together([started, replace(whole, registrations=before, metadata=OLDER)]) == started
+
+
+def test_a_step_is_reported_with_what_it_cost() -> None:
+    done = StepResult(
+        step=2,
+        kind="split",
+        brokers=5,
+        duration_ms=90,
+        sealed_ranges=(1,),
+        new_ranges=(5, 6),
+        sealed_partitions=8,
+        new_partitions=16,
+    )
+
+    assert step_text(done) == (
+        "ranges 5, 6 in place of range 1; 8 partitions sealed, 16 new; 0 bytes copied; took 90 ms"
+    )
 
 
 def test_settings_have_other_names_in_the_client() -> None:

@@ -14,6 +14,7 @@ from tailrace_broker.core.forwarding.partition_queue import (
     WaitingAppend,
     is_refusal,
     is_role_end,
+    is_sealed,
 )
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.model.errors import (
@@ -225,3 +226,58 @@ def test_which_errors_leave_room_for_another_try(
 ) -> None:
     assert is_refusal(error) is is_refused
     assert is_role_end(error) is is_ended
+
+
+# --- sealed partitions ---
+
+
+SEALED = NotLeaderError("sealed", children=[1, 2])
+
+
+def test_a_sealed_partition_has_attempted_nothing_and_its_children_may() -> None:
+    attempted = NotLeaderError("sealed", children=[1])
+    attempted.write_attempted = True
+
+    assert is_sealed(SEALED)
+    assert not any(map(is_sealed, (REFUSED, attempted, NotReadyError("later"))))
+    assert not is_refusal(SEALED)
+
+
+def test_what_a_sealed_partition_has_refused_waits_until_it_is_taken() -> None:
+    first, second = append(), append()
+    subject = Subject(first, second)
+    subject.send(OLD)
+
+    assert subject.queue.has_sent
+    assert subject.queue.failed(2, SEALED, 0) is None
+    assert subject.queue.failed(1, SEALED, 0) is None
+    assert subject.queue.has_unsent
+    assert subject.queue.take_waiting() == [first, second]
+    assert len(subject.queue) == 0
+
+
+def test_answers_of_the_last_leader_of_a_sealed_partition_are_waited_for_a_while() -> None:
+    plain, named = append(), append(producer=PRODUCER)
+    subject = Subject(plain, named)
+    subject.send(OLD)
+
+    subject.queue.seal(100)
+    subject.queue.seal(200)
+    assert subject.queue.expired(99 + DEPOSED_MS) == []
+    assert subject.queue.expired(100 + DEPOSED_MS) == [plain]
+    assert plain.may_be_stored
+    assert subject.queue.take_waiting() == [named]
+    assert named.may_be_stored
+    subject.queue.seal(300)  # nothing is waited for
+
+
+def test_what_is_moved_from_a_parent_goes_before_what_came_later() -> None:
+    moved, moved_too, later = append(), append(), append()
+    subject = Subject(later)
+    subject.queue.add_moved(moved)
+    subject.queue.add_moved(moved_too)
+
+    assert subject.send(NEW) == [moved, moved_too, later]
+    for number in (3, 1, 2):
+        assert subject.queue.failed(number, REFUSED, 0) is None
+    assert subject.send(NEW, BACKOFF_MS_MAX) == [moved, moved_too, later]

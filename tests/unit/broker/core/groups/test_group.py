@@ -228,10 +228,14 @@ def test_a_commit_of_another_delivery_is_refused() -> None:
     tried.poll("a", first, ends={0: 8})
 
     tried.group.confirm("a", Confirmation(first), 0)
-    with pytest.raises(StaleDeliveryError, match="nothing was committed") as refused:
-        tried.group.confirm("a", Confirmation(first + 99), 0)
+    for named, coordinator_changed in ((first + 99, False), (first - (1 << 40), True)):
+        with pytest.raises(StaleDeliveryError, match="nothing was committed") as refused:
+            tried.group.confirm("a", Confirmation(named), 0)
+        assert refused.value.members == {
+            "delivery": named,
+            "coordinatorChanged": coordinator_changed,
+        }
 
-    assert refused.value.members == {"delivery": first + 99}
     assert tried.position(0) == 5
 
 

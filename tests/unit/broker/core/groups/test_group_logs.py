@@ -205,6 +205,69 @@ def test_what_a_log_lost_with_its_end_is_not_waited_for() -> None:
     assert tried.restarted().positions == {place_of(0): 60}
 
 
+def test_what_is_lost_for_good_is_passed_over_once_and_counted() -> None:
+    tried = Tried(ONE)
+    tried.join("a")
+    tried.poll("a", tried.poll("a", ends={0: 30}), ends={})
+
+    moved = [tried.group.pass_over(place_of(0), range(30, 50)) for _ in range(2)]
+
+    assert moved == [True, False]
+    assert tried.starts("a") == {0: (50, None)}
+    assert tried.group.uncommitted() == Committed({ID: {0: 50}}, 20)
+
+
+@pytest.mark.parametrize("lost", [range(31, 50), range(10, 30)])
+def test_what_is_lost_elsewhere_moves_no_position(lost: range) -> None:
+    tried = Tried(ONE)
+    tried.join("a")
+    tried.poll("a", tried.poll("a", ends={0: 30}), ends={})
+
+    assert not tried.group.pass_over(place_of(0), lost)
+    assert not tried.group.pass_over(place_of(7), range(0, 50))
+    assert (tried.starts("a"), tried.group.lost) == ({0: (30, None)}, 0)
+
+
+@pytest.mark.parametrize(
+    ("lost", "left", "count"),
+    [
+        (range(0, 20), (20, 50), 20),
+        (range(0, 60), (60, None), 60),  # nothing of it is left
+        (range(20, 40), (0, 20), 0),  # the rest comes later
+        (range(20, 60), (0, 20), 0),
+        (range(50, 60), (0, 50), 0),
+    ],
+)
+def test_a_delivery_is_repeated_without_what_is_lost_for_good(
+    lost: range, left: tuple[int, int | None], count: int
+) -> None:
+    tried = Tried()
+    tried.join("a")
+    number = tried.poll("a", ends={0: 50, 1: 3})
+
+    has_changed = tried.group.pass_over(place_of(0), lost)
+    tried.group.validate()
+
+    end = left[1] or left[0]
+    assert tried.starts("a") == {0: (left[0], end) if left[1] else (60, 60), 1: (0, 3)}
+    assert has_changed == (lost.start < 50)
+    assert tried.group.lost == count
+    assert tried.poll("a", number, ends={}) is None
+    assert tried.starts("a") == {0: (end, None), 1: (3, None)}
+
+
+def test_a_partition_that_ends_with_what_is_lost_for_good_is_done() -> None:
+    """Its children are read."""
+    tried = Tried(topic_of(partition_of(0, sealed=40), partition_of(1, 0, first=40)))
+    tried.join("a")
+    tried.poll("a", tried.poll("a", ends={0: 30}), ends={})
+
+    assert tried.group.pass_over(place_of(0), range(30, 40))
+    tried.rebalance()
+
+    assert tried.starts("a") == {1: (40, None)}
+
+
 def test_the_position_of_a_partition_that_is_not_known_is_its_start() -> None:
     tried = Tried(ONE)
 

@@ -53,6 +53,10 @@ class GroupMachine(RuleBasedStateMachine):
     def retain(self, choice: int, record_count: int) -> None:
         self.world.retain(choice, record_count)
 
+    @rule(choice=choices, record_count=st.integers(1, 7))
+    def lose(self, choice: int, record_count: int) -> None:
+        self.world.lose(choice, record_count)
+
     @rule(index=consumers)
     def register(self, index: int) -> None:
         self.world.register(self.process(index))

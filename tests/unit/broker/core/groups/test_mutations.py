@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from tailrace_broker.core.groups import group as module
-from tailrace_broker.core.groups.group import Group, Member
+from tailrace_broker.core.groups.group import Group
+from tailrace_broker.core.groups.member import Member
+from tailrace_broker.core.groups.offsets import partitions_of
 from tailrace_broker.model.group import Confirmation, GroupEvent, Left, Moved, TopicPartition
 from tailrace_broker.model.topic import Partition, Topic
 from tests.support.groups.group_world import GroupWorld
@@ -138,7 +140,7 @@ def stored_position_never_moves_back(patch: pytest.MonkeyPatch) -> None:
     """Not even to where a log ended that had lost its end, which has grown since."""
 
     def commit(self: Group, offsets: Any) -> None:
-        for tp, offset in module._partitions_of(offsets):
+        for tp, offset in partitions_of(offsets):
             self.stored[tp] = offset
             self.positions[tp] = max(self.positions.get(tp, 0), offset)
 
@@ -148,6 +150,30 @@ def stored_position_never_moves_back(patch: pytest.MonkeyPatch) -> None:
 def position_beyond_the_end_of_a_log_kept(patch: pytest.MonkeyPatch) -> None:
     fit = Group.fit
     patch.setattr(Group, "fit", lambda self, tp, log_start, end: fit(self, tp, log_start, 2**62))
+
+
+def gap_left_in_a_delivery(patch: pytest.MonkeyPatch) -> None:
+    pass_over, narrow = Group.pass_over, Group._narrow_at
+
+    def move_only(self: Group, tp: TopicPartition, gap: range) -> bool:
+        patch.setattr(Group, "_narrow_at", lambda self, tp, fitting: False)
+        has_changed = pass_over(self, tp, gap)
+        patch.setattr(Group, "_narrow_at", narrow)
+        return has_changed
+
+    patch.setattr(Group, "pass_over", move_only)
+
+
+def gap_not_counted(patch: pytest.MonkeyPatch) -> None:
+    pass_over = Group.pass_over
+
+    def forget(self: Group, tp: TopicPartition, gap: range) -> bool:
+        lost = self.lost
+        has_changed = pass_over(self, tp, gap)
+        self.lost = lost
+        return has_changed
+
+    patch.setattr(Group, "pass_over", forget)
 
 
 def lost_records_not_counted(patch: pytest.MonkeyPatch) -> None:
@@ -209,7 +235,7 @@ def registered_process_taken_for_one_before(patch: pytest.MonkeyPatch) -> None:
 
 def delivery_of_a_deleted_topic_asked_for(patch: pytest.MonkeyPatch) -> None:
     """It is never confirmed, and nothing else is delivered."""
-    patch.setattr(Group, "_forget_topics_but", lambda self, topic_ids: None)
+    patch.setattr(Group, "_forget_all_but", lambda self, topics: None)
 
 
 def delivery_that_is_lost_asked_for(patch: pytest.MonkeyPatch) -> None:
@@ -261,7 +287,9 @@ MUTATIONS: list[tuple[Mutation, int]] = [
     (reset_while_consumers_read, 19),
     (removed_consumer_keeps_its_partitions, 6),
     (registered_process_taken_for_one_before, 1),
-    (delivery_of_a_deleted_topic_asked_for, 12),
+    (delivery_of_a_deleted_topic_asked_for, 80),
+    (gap_left_in_a_delivery, 120),
+    (gap_not_counted, 0),
     (delivery_that_is_lost_asked_for, 1),
     (redelivery_takes_what_is_new_along, 1),
 ]

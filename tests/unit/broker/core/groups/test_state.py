@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from tailrace_broker.core.groups.state import LogBounds, progress, readable
+from tailrace_broker.core.groups.state import UNKNOWN, LogBounds, progress, readable
 from tailrace_broker.model.topic import Partition, Topic
 from tests.support.storage.batches import SPLIT_TOPIC
 
@@ -73,3 +73,10 @@ def test_damage_hides_the_lag(log: LogBounds | None) -> None:
 
     assert [each.state for each in found] == ["damaged", *["waiting"] * 4]
     assert [each.lag for each in found] == [None, 5, 15, 0, 20]
+
+
+def test_what_nobody_says_is_no_damage() -> None:
+    found = progress(TOPIC, at(5, 7, 5, 10, 10), [LOGS[0], UNKNOWN, *LOGS[2:]])
+
+    assert [each.state for each in found] == ["done", "sealed", "open", "waiting", "waiting"]
+    assert [each.lag for each in found] == [0, None, 15, 0, 20]

@@ -1,10 +1,13 @@
 """What a follower writes: what fits, in which order, and what becomes of it."""
 
 import pytest
+from msgspec.structs import replace
 
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.core.log.appends import GROUP_BYTES_MAX
-from tailrace_broker.core.log.replica_tail import LARGE_GROUP_BYTES
+from tailrace_broker.core.log.producers import ProducerWindows
+from tailrace_broker.core.log.recovery import SegmentState
+from tailrace_broker.core.log.replica_tail import LARGE_GROUP_BYTES, SPILL_BYTES
 from tailrace_broker.core.log.tail_events import (
     ASK_JOURNAL,
     ASK_SEGMENT,
@@ -52,7 +55,7 @@ def batch(base_offset: int, *, epoch: int = 1, previous: int = 1, size: int = 1)
     found = stored_batch(values, base_offset, epoch=epoch, previous_epoch=previous)
     if size > 1:  # as if it did not compress
         header = found.header._replace(payload_bytes=size)
-        return found._replace(header=header)
+        return replace(found, header=header)
     return found
 
 
@@ -67,6 +70,19 @@ def follower_at(offset: int) -> Follower:
 
 
 # --- appends --------------------------------------------------------------------------------------
+
+
+def test_behind_a_loss_the_epoch_before_is_not_known() -> None:
+    """Of a sealed log that is copied: the source says which offsets come next."""
+    follower = follower_at(2)
+    follower.tail.end = LogEnd.of(SegmentState(4, 10, 2, is_behind_damage=True))
+    older = follower.append("a", batch(10, epoch=5, previous=1))
+    assert isinstance(older, Misfit)
+    assert older.reason == MisfitReason.OTHER_EPOCH
+    assert follower.append("a", batch(10, epoch=5, previous=4)) == [ASK_JOURNAL]
+    follower.write_all()
+    assert isinstance(follower.append("b", batch(12, epoch=7, previous=6)), Misfit)
+    assert follower.append("b", batch(12, epoch=5, previous=5)) == [ASK_JOURNAL]
 
 
 def test_batches_are_written_as_they_came_and_commit_nothing() -> None:
@@ -160,7 +176,7 @@ def test_what_waits_behind_a_failed_write_fails() -> None:
         (batch(2, epoch=3, previous=2), MisfitReason.OTHER_EPOCH),
         (batch(2, epoch=0, previous=1), MisfitReason.FALLING_EPOCH),
         (
-            batch(2)._replace(header=batch(2).header._replace(partition=9)),
+            replace(batch(2), header=batch(2).header._replace(partition=9)),
             MisfitReason.OTHER_LOG,
         ),
     ],
@@ -214,7 +230,7 @@ def test_other_events_change_no_end(event: TailEvent) -> None:
 def test_the_leader_says_what_is_committed() -> None:
     follower = follower_at(4)
     assert follower.step(HighWatermarkMoved(3)) == [WAKE_READERS]
-    assert follower.step(HighWatermarkMoved(2)) == []
+    assert [follower.step(HighWatermarkMoved(each)) for each in (2, 3)] == [[], []]
     assert follower.ends == (4, 4, 3)
     follower.step(HighWatermarkMoved(9))
     assert follower.ends == (4, 4, 4)
@@ -387,6 +403,49 @@ def test_a_flush_from_before_a_cut_says_nothing_of_what_follows() -> None:
     follower.step(FLUSH_BEGUN)
     follower.step(Flushed(4))
     assert follower.ends == (4, 4, 0)
+
+
+def test_of_two_cuts_during_a_flush_the_lower_one_counts() -> None:
+    follower = Follower(WRITTEN)
+    follower.append("a", batch(0), batch(2), batch(4))
+    follower.write_all()
+    follower.step(FLUSH_BEGUN)
+    follower.cut("c", 2)
+    follower.end_cut()
+    follower.append("b", batch(2, epoch=2), batch(4, epoch=2, previous=2))
+    follower.write_all()
+    follower.cut("d", 4, 2)
+    follower.end_cut()
+    follower.step(Flushed(6))
+    assert follower.ends == (4, 2, 0)
+
+
+def test_what_was_cut_unflushed_holds_up_nothing() -> None:
+    follower = Follower(WRITTEN)
+    follower.append("a", batch(0), batch(2))
+    follower.write_all()
+    follower.cut("c", 2)
+    follower.end_cut(is_durable=True)
+    follower.step(SettingsAltered(SYNCED))
+    written(follower, batch(2, epoch=2))
+    assert follower.ends == (4, 4, 0)
+
+
+def test_a_tail_that_a_cut_has_left_is_spilled_when_it_is_large() -> None:
+    """Though it was being spilled before the cut."""
+    follower = Follower(pending_bytes=SPILL_BYTES - 1)
+    assert SPILL in written(follower, batch(0), batch(2))
+    follower.cut("c", 2)
+    follower.end_cut(pending_bytes=SPILL_BYTES - 1)
+    assert SPILL in written(follower, batch(2, epoch=2))
+
+
+def test_after_a_cut_a_log_knows_the_requests_that_it_still_has() -> None:
+    follower = follower_at(4)
+    left = ProducerWindows()
+    follower.cut("c", 2)
+    follower.end_cut(windows=left)
+    assert follower.tail.windows is left
 
 
 def test_all_is_cut_while_it_is_flushed() -> None:

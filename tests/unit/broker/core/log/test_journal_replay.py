@@ -39,7 +39,7 @@ def frame(sequence: int, durable: int = 0, *, damaged: bool = False) -> JournalF
 
 
 def round_of(index: int, first: int | None, *frames: JournalFrame, boot: int = 1) -> JournalRound:
-    header = None if first is None else JournalFileHeader(boot, 99, first)
+    header = None if first is None else JournalFileHeader(boot, 99, first, 0)
     return JournalRound(index, header, frames)
 
 

@@ -83,3 +83,12 @@ def test_a_clock_behind_the_newest_record_makes_nothing_old() -> None:
     assert plan(ms=1_000, now_s=29.9) == RetentionPlan(None, int(30.9 * SECOND_US))
     assert plan(ms=1_000, now_s=0) == RetentionPlan(None, 11 * SECOND_US)
     assert plan(ms=1_000, size_bytes=200, now_s=29.9).log_start == 5, "size is no matter of time"
+
+
+def test_what_cannot_be_read_is_no_older_than_what_follows_it() -> None:
+    """All batches of a segment are quarantined: nothing says when they were appended."""
+    unread = SegmentState(0, 5, position=100)
+
+    assert plan([unread, SegmentState(5, 5)], ms=1, mark=5).log_start is None
+    assert plan([unread, *LOG[1:]], ms=10_000, now_s=29).log_start is None
+    assert plan([unread, *LOG[1:]], ms=10_000, now_s=30).log_start == 9

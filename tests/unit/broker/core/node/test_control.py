@@ -389,15 +389,24 @@ def test_a_restarted_broker_registers_and_leads_in_another_epoch(loss: str) -> N
     assert restarted.leads(1) == 2
 
 
+def test_brokers_of_a_ring_speak_to_their_neighbours() -> None:
+    """Also to those that are no founders, whom a broker asks that knows no ring."""
+    world = founded(7, factor=1)
+    order = ring_order(7)
+
+    for ordinal, control in world.controls.items():
+        index = order.index(ordinal)
+        neighbours = {order[index - 1], order[(index + 1) % 7]}
+        assert neighbours <= {send.ordinal for send in control.gossip.wake(world.now_ms + 1000)}
+
+
 def test_a_restarted_broker_knows_its_neighbours_at_once() -> None:
     world = founded(7, factor=1)
-    world.kill(5)
-    restarted = world.start(5, "process")
+    world.kill(3)
+    restarted = world.start(3, "process")
 
-    order = ring_order(7)
-    index = order.index(5)
-    neighbours = {order[index - 1], order[(index + 1) % 7]}
-    assert neighbours <= {send.ordinal for send in restarted.gossip.wake(world.now_ms + 1000)}
+    assert ring_order(7)[1:4] == [6, 3, 1]
+    assert {6, 1} <= {send.ordinal for send in restarted.gossip.wake(world.now_ms + 1000)}
 
 
 def test_all_brokers_restarted_at_once_agree_again() -> None:
@@ -625,6 +634,16 @@ def test_a_takeover_is_dropped_while_the_metadata_s_leader_hears_the_leader() ->
     world.until(lambda: world.controls[asker].state.ranges[led].epoch == 2)  # type: ignore[union-attr]
 
 
+def test_a_leader_that_lives_may_depose_itself() -> None:
+    world = founded()
+    led = (leader_of(world) + 1) % 3
+    successor = (led + 1) % 3
+    world.pass_ms(1000)
+
+    assert world.answer(world.ask(led, Lead(led, 1, successor, 1, without=(led,)))) is None
+    assert world.controls[successor].leads(led) == 2
+
+
 def test_a_hand_over_is_no_takeover() -> None:
     world = founded()
     assert world.answer(world.ask(1, Lead(0, 1, 1, 1))) is None
@@ -728,7 +747,43 @@ def test_a_broker_whose_data_stalls_gives_no_vote_and_does_not_register() -> Non
     world.until(lambda: restarted.registration is not None)
 
 
-@pytest.mark.parametrize("health", [Health(is_full=True), Health(is_stopping=True)])
+def test_a_broker_that_recovers_its_logs_is_not_heard_as_the_process_that_it_was() -> None:
+    """A leader must not leave its range to what is gone."""
+    world = founded()
+    world.pass_ms(500)
+    observer = world.controls[0]
+    world.until(lambda: observer.heard(world.now_ms) == {1, 2})
+    world.kill(1)
+    restarted = world.start(1, "process", recovered=None)
+    world.pass_ms(5000)
+    assert observer.gossip.is_beating(1, world.now_ms)
+    assert observer.heard(world.now_ms) == {2}
+
+    world.do(restarted, Recovered())
+    world.until(lambda: observer.heard(world.now_ms) == {1, 2})
+
+
+def test_a_fenced_broker_is_not_heard_until_it_is_back() -> None:
+    world = founded()
+    world.pass_ms(500)
+    follower = follower_of(world)
+    control = world.controls[leader_of(world)]
+    assert world.answer(world.ask(follower, Fence(follower, 1))) is None
+    assert follower not in control.heard(world.now_ms)
+
+    world.until(lambda: follower in control.heard(world.now_ms))
+
+
+def test_who_is_in_no_ring_hears_nobody() -> None:
+    world = World()
+
+    assert world.start(0).heard(world.now_ms) == frozenset()
+
+
+UNFIT = [Health(is_full=True), Health(is_stopping=True), Health(is_isolated=True)]
+
+
+@pytest.mark.parametrize("health", UNFIT)
 def test_a_broker_that_is_not_fit_leaves_a_range_to_others(health: Health) -> None:
     """They do not wait for it, though it is alive and comes first."""
     world = founded()

@@ -11,9 +11,10 @@ from tailrace_broker.core.node.duties import (
     wanted_voters,
 )
 from tailrace_broker.core.ring.commands import initial_state
+from tailrace_broker.core.ring.roles import is_elsewhere
 from tailrace_broker.model.agreement import Configuration, DiskId
 from tailrace_broker.model.commands import Fence, Lead
-from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
+from tailrace_broker.model.ring_state import RangeEnd, RangeState, Registration, Replica, RingState
 
 SESSION_MS = 3000
 
@@ -80,6 +81,13 @@ def test_a_range_without_leader_is_led_by_the_first_that_is_alive() -> None:
     assert [each.range_id for each in leads_of(state, 1, {2})] == [0, 1]
 
 
+def test_a_range_without_leader_does_not_wait_for_who_is_fenced() -> None:
+    """Though it answers."""
+    state = fenced(led_by(ring_of(3), 0, None), 1)
+
+    assert leads_of(state, 2, {1}) == [Lead(0, 1, 2, 1), Lead(1, 0, 2, 1), Lead(2, 0, 2, 1)]
+
+
 def test_a_leader_that_seems_dead_is_named_in_the_takeover() -> None:
     state = led_by(ring_of(3), 0, 0)
 
@@ -92,6 +100,20 @@ def test_a_fenced_leader_is_taken_over_from_though_it_answers() -> None:
     state = fenced(led_by(ring_of(3), 0, 0), 0)
 
     assert leads_of(state, 1, {0, 2})[0] == Lead(0, 1, 1, 1, (0,))
+
+
+def test_who_is_isolated_leads_where_nobody_else_can() -> None:
+    state = led_by(ring_of(3), 0, None)
+
+    def leads(ordinal: int, fit: set[int]) -> bool:
+        mine, is_alive = state.brokers[ordinal], {1, 2}.__contains__
+        found = ranges_to_lead(state, mine, is_alive, is_fit=fit.__contains__)
+        return any(each.range_id == 0 for each in found)
+
+    assert not leads(1, {2})
+    assert leads(2, {2})
+    assert leads(1, set())
+    assert leads(1, {1, 2})
 
 
 def test_who_has_just_begun_to_listen_takes_nobody_for_dead() -> None:
@@ -153,11 +175,44 @@ def test_ghosts_and_old_registrations_do_not_lead() -> None:
     assert leads_of(ghost, 1, {0, 2})[0].range_id == 0
 
 
+def test_of_ghosts_that_lost_nothing_but_power_the_first_alive_of_the_greatest_leads() -> None:
+    state = led_by(ring_of(3), 0, None)
+    isr = tuple(Replica(each, 1, is_ghost=True, cause="power") for each in range(3))
+    state = with_range(state, replace(state.ranges[0], isr=isr))
+    brokers = {
+        each: replace(state.brokers[each], number=2, ends=(RangeEnd(0, 1, end),))
+        for each, end in enumerate([9, 9, 7])
+    }
+    state = replace(state, brokers=brokers)
+
+    def leads(ordinal: int, alive: set[int]) -> bool:
+        return Lead(0, 1, ordinal, 2) in leads_of(state, ordinal, alive)
+
+    assert leads(0, {1, 2})
+    assert not leads(1, {0, 2})
+    assert leads(1, {2})
+    assert not leads(2, {1})
+    assert not leads(2, set())
+
+
 def test_sealed_ranges_are_not_led() -> None:
     state = led_by(ring_of(1), 0, None)
     sealed = with_range(state, replace(state.ranges[0], sealed_epoch=1))
 
     assert leads_of(sealed, 0, set()) == []
+
+
+def test_damage_counts_wherever_a_broker_holds_a_copy_or_is_about_to() -> None:
+    state = ring_of(3)
+    led = state.ranges[0]
+    sealed = replace(led, sealed_epoch=1, isr=(), complete=(1, 2))
+
+    assert is_elsewhere(led, 0)
+    assert is_elsewhere(sealed, 0)
+    assert is_elsewhere(replace(sealed, complete=(0, 1)), 0)
+    assert not is_elsewhere(replace(sealed, complete=(0,)), 0)
+    assert not is_elsewhere(replace(sealed, replicas=(1, 2)), 0)
+    assert not is_elsewhere(replace(led, replicas=(0,)), 0)
 
 
 def fences_of(state: RingState, heard_at_ms: dict[DiskId, int], now_ms: int) -> list[Fence]:

@@ -85,6 +85,18 @@ def test_a_newer_process_or_another_disk_replaces_who_was_known() -> None:
     assert made.is_replaced(1, disk_of(1, disk=2).incarnation, 3)
 
 
+def test_who_is_heard_is_one_process() -> None:
+    made = gossip()
+    incarnation = disk_of(1).incarnation
+    assert not made.is_process(1, incarnation, 3)
+    made.heard(digest(1, hint_of(1, boot=3)), NOW_MS)
+
+    assert made.is_process(1, incarnation, 3)
+    assert not made.is_process(1, incarnation, 2)  # which has ended
+    assert not made.is_process(1, incarnation, 4)  # which is not heard yet
+    assert not made.is_process(1, disk_of(1, disk=2).incarnation, 3)
+
+
 def test_who_is_heard_is_alive_until_it_is_silent_for_too_long() -> None:
     made = gossip()
     made.heard(digest(1, hint_of(1)), NOW_MS)
@@ -92,6 +104,18 @@ def test_who_is_heard_is_alive_until_it_is_silent_for_too_long() -> None:
 
     assert made.is_alive(1, NOW_MS + SUSPICION_MS - 1)
     assert not made.is_alive(1, NOW_MS + SUSPICION_MS)
+
+
+def test_a_beat_is_fresh_for_a_second_however_patient_others_are_with_the_broker() -> None:
+    made = gossip()
+    assert not made.is_beating(1, NOW_MS)
+    made.heard(digest(1, hint_of(1)), NOW_MS)
+    made.took_over(1, 5, NOW_MS)
+    rest_until(made, NOW_MS + SUSPICION_MS)
+
+    assert made.is_beating(1, NOW_MS + SUSPICION_MS - 1)
+    assert not made.is_beating(1, NOW_MS + SUSPICION_MS)
+    assert made.is_alive(1, NOW_MS + SUSPICION_MS)
 
 
 def test_a_message_that_comes_again_is_no_sign_of_life() -> None:
@@ -190,6 +214,21 @@ def test_a_broker_that_fails_fails_once_however_many_ranges_it_led() -> None:
     assert made.suspicion_ms(1, NOW_MS) == 4000
 
 
+def test_a_broker_that_leaves_its_ranges_because_it_is_not_fit_has_not_failed() -> None:
+    made = gossip(rules=(rules := Counter[str]()))
+    made.heard(digest(1, hint_of(1)._replace(is_fit=False)), NOW_MS)
+    made.took_over(1, 4, NOW_MS)
+    assert rules == {"gossip.left": 1}
+    assert made.suspicion_ms(1, NOW_MS) == SUSPICION_MS
+    made.set_fit(is_fit=False)
+    made.took_over(0, 4, NOW_MS)  # as it knows itself
+    assert rules == {"gossip.left": 2}
+
+    rest_until(made, NOW_MS + SUSPICION_MS)
+    made.took_over(1, 4, NOW_MS + SUSPICION_MS)  # it is silent
+    assert made.suspicion_ms(1, NOW_MS + SUSPICION_MS) == 2 * SUSPICION_MS
+
+
 def test_nobody_is_suspected_right_after_the_own_start_or_pause() -> None:
     made = gossip()
     assert not made.may_suspect(NOW_MS + SUSPICION_MS - 1)
@@ -242,6 +281,17 @@ def test_a_broker_that_started_again_is_known_at_once() -> None:
 
     assert made.is_alive(1, NOW_MS)
     assert made.hints[1].boot == 2
+
+
+@pytest.mark.parametrize(("boot", "disk"), [(8, 0), (10, 1)], ids=["older boot", "other disk"])
+def test_of_a_broker_that_is_alive_only_the_next_boot_of_its_disk_is_believed(
+    boot: int, disk: int
+) -> None:
+    made = gossip()
+    known = hint_of(1, 500, boot=9)
+    made.heard(digest(1, known), NOW_MS)
+    made.heard(digest(1, hint_of(1, 900, boot=boot, disk=disk)), NOW_MS)
+    assert made.hints[1] == known
 
 
 def test_another_disk_is_believed_when_the_known_one_is_silent() -> None:

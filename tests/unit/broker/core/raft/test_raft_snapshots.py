@@ -156,6 +156,20 @@ def test_who_takes_slices_on_a_disk_that_hangs_is_silent() -> None:
     assert sent(hear(world, 3, second)) == [SliceTaken(1, D, INITIAL_ID, 2, 2)]
 
 
+def test_who_has_taken_a_snapshot_while_its_data_stalls_is_silent() -> None:
+    world = World()
+    node = world.add(MemoryDisk(D))
+    whole = SnapshotSlice(1, A, INITIAL_ID, Configuration((A, B, C)), 0, 2, b"x\n", 1)
+    hear(world, 3, whole)
+    world[3].note_data(is_stalled=True)
+
+    assert sent(node.write()) == []
+
+    assert world.rules["disk.silent"] == 1
+    world[3].note_data(is_stalled=False)
+    assert sent(hear(world, 3, whole)) == [SliceTaken(1, D, INITIAL_ID, 2, 1)]
+
+
 def test_an_empty_snapshot_is_one_slice() -> None:
     world = World(1)
     world.elect()

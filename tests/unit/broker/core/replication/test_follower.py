@@ -134,7 +134,15 @@ def test_what_was_sent_to_the_follower_before_it_does_not_count() -> None:
 
     for session in range(SESSION_BEFORE + 1):
         old = Cuts(7, 5, session, (replica.cut(2),))
-        assert replica.hear(old) == []
+        assert replica.hear(old) == [replica.reported()]
+
+
+def test_an_earlier_session_s_message_of_who_leads_no_more_is_not_answered() -> None:
+    replica = Replicated()
+    replica.apply()
+    replica.apply(leader=None)
+
+    assert replica.hear(replica.batches(4, 5)) == []
 
 
 def test_a_follower_reports_when_the_cut_is_durable() -> None:
@@ -151,7 +159,7 @@ def test_a_follower_stands_when_its_own_writes_have_ended() -> None:
     replica = Replicated(under_way=2)
 
     assert replica.apply() == []
-    assert replica.hear(replica.cuts()) == []
+    assert replica.hear(replica.cuts()) == [replica.reported()]
     assert replica.wrote(5, 4) == []
     assert replica.wrote(6, 4, first=5) == [
         replica.standing(LogStanding(KEY, 0, 6, (EpochStart(4, 0), EpochStart(5, 4))))
@@ -163,6 +171,25 @@ def test_a_follower_stands_when_its_own_write_has_failed() -> None:
     replica.apply()
 
     assert replica.do(WriteFailed(KEY)) == [replica.standing(STANDING)]
+
+
+def test_a_follower_whose_disk_takes_long_says_again_and_again_that_it_is_there() -> None:
+    replica = Replicated(under_way=1)
+    replica.apply()
+    for _ in range(5):
+        replica.now_ms += TIMING.stand_ms - 1
+        assert replica.do(Woken()) == []
+        replica.now_ms += 1
+        assert replica.do(Woken()) == [replica.reported()]
+    replica.wrote(5, 4)
+    replica.hear(replica.cuts(replica.cut()))
+    for _ in range(5):
+        replica.now_ms = replica.follower.wake_at_ms
+        assert replica.do(Woken()) == [replica.reported()]
+
+    assert replica.do(CutDone(KEY)) == [replica.reported(LogReport(KEY, 4, 4), is_whole=True)]
+    assert replica.rules["follower.is_busy"] == 10
+    assert replica.follower.wake_at_ms == replica.now_ms + TIMING.silence_ms
 
 
 def test_a_cut_that_an_epoch_overtakes_ends_first() -> None:
@@ -286,7 +313,7 @@ def test_frames_of_other_epochs_and_sessions_are_refused() -> None:
 
     assert replica.hear(replica.batches(4, 5, epoch=4)) == []
     assert replica.hear(replica.batches(4, 5, epoch=6)) == []
-    assert replica.hear(replica.batches(4, 5, session=replica.session - 1)) == []
+    assert replica.hear(replica.batches(4, 5, session=replica.session - 1)) == [replica.reported()]
     assert replica.rules["follower.refused_epoch"] == 1
     assert replica.rules["follower.ignored_epoch"] == 2
     assert replica.rules["follower.ignored_session"] == 1
@@ -368,6 +395,30 @@ def test_the_log_start_is_kept() -> None:
         replica.reported(),
     ]
     assert replica.ends.start == 2
+
+
+def test_a_log_start_ahead_of_what_is_here_is_kept_when_those_records_are() -> None:
+    replica = following()
+    replica.hear(replica.batches(4, 6, high_watermark=6))
+    replica.hear(Heartbeat(7, 5, replica.session, (LogHead(KEY, 6, 5),)))
+    assert replica.ends.start == 4
+
+    assert replica.wrote(6, 6)[:2] == [Advanced(KEY, 6), SetLogStart(KEY, 5)]
+    assert replica.ends.start == 5
+
+
+def test_the_leaders_round_is_answered_and_counts_in_its_session_alone() -> None:
+    replica = following()
+    [answer] = replica.hear(Heartbeat(7, 5, replica.session, (), 3))
+    assert isinstance(answer, SendLeader)
+    assert isinstance(answer.message, Reported)
+    assert answer.message.round == 3
+
+    replica.hear(Restart(7, 5, replica.session))
+    [*_, answer] = replica.hear(replica.cuts(replica.cut(4)))
+    assert isinstance(answer, SendLeader)
+    assert isinstance(answer.message, Reported)
+    assert answer.message.round == 0
 
 
 # --- logs that come and go ---

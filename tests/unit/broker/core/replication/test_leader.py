@@ -7,16 +7,19 @@ from msgspec.structs import replace
 from tailrace_broker.core.replication.events import (
     Advance,
     Applied,
+    AskProof,
     Feed,
     Flushed,
     GiveUpEpoch,
     HeardFollower,
     LeaderEffect,
     LeaderEvent,
+    LeadProven,
     LogAdded,
     LogAltered,
     LogRemoved,
     LogStartMoved,
+    PeerView,
     Propose,
     RangeView,
     ReplicationTiming,
@@ -117,6 +120,10 @@ class Range:
         self, who: Replica, session: int = 1, *, is_stopping: bool = False
     ) -> list[LeaderEffect]:
         report = Reported(7, EPOCH, session, who, (), is_stopping=is_stopping)
+        return self.do(HeardFollower(report))
+
+    def hear_round(self, who: Replica, number: int, session: int = 1) -> list[LeaderEffect]:
+        report = Reported(7, EPOCH, session, who, (), round=number)
         return self.do(HeardFollower(report))
 
     def join(self, who: Replica, end: int = 0, session: int = 1) -> list[LeaderEffect]:
@@ -762,3 +769,65 @@ def test_a_candidate_that_stops_is_dropped() -> None:
     led.answer(C, is_stopping=True)
 
     assert led.rules["leader.dropped_candidate"] == led.rules["leader.counts_candidate"]
+
+
+def test_a_leader_that_another_answers_still_led_when_it_was_asked() -> None:
+    led = Range()
+    led.join(B)
+
+    assert led.do(AskProof()) == [SendFollower(1, Heartbeat(7, EPOCH, 1, (), 1))]
+    assert led.answer(B) == []  # to a frame that left before
+    assert led.hear_round(B, 1) == [LeadProven(EPOCH)]
+    assert led.hear_round(B, 1) == []
+
+
+def test_the_follower_heard_last_is_asked_and_the_other_with_the_next_heartbeat() -> None:
+    """No more answers are needed, and one that does not come is not waited for."""
+    led = Range()
+    led.join(B)
+    led.wake(1)
+    led.join(C)
+    assert led.do(AskProof()) == [SendFollower(2, Heartbeat(7, EPOCH, 1, (), 1))]
+    led.wake(1)
+    led.answer(B)
+    assert led.do(AskProof()) == [SendFollower(1, Heartbeat(7, EPOCH, 1, (), 2))]
+
+    heartbeat = Heartbeat(7, EPOCH, 1, (), 2)
+    sent = of_kind(led.wake(), SendFollower)
+    assert sent == [SendFollower(1, heartbeat), SendFollower(2, heartbeat)]
+    assert led.hear_round(C, 2) == [LeadProven(EPOCH)]
+
+
+def test_a_round_goes_on_with_the_heartbeats() -> None:
+    led = Range()
+    led.do(AskProof())
+    led.join(B)
+    [heartbeat] = [each for each in led.wake() if isinstance(each, SendFollower)]
+
+    assert heartbeat == SendFollower(1, Heartbeat(7, EPOCH, 1, (), 1))
+    assert led.hear_round(B, 1) == [LeadProven(EPOCH)]
+
+
+def test_a_leader_that_has_given_up_proves_nothing() -> None:
+    led = Range()
+    led.join(B)
+    led.leader._logs[KEY].ends.under_way += 1
+    led.do(WriteFailed(KEY))
+    led.do(AskProof())
+
+    assert led.hear_round(B, 1) == []
+
+
+def test_the_first_standing_of_an_epoch_counts_as_heard_and_a_repeated_one_does_not() -> None:
+    """Who stands again hears no answer: nothing that this leader sends may reach it."""
+    led = Range()
+    led.do(PeerView(frozenset({1, 2})))
+    led.wait(TIMING.silence_ms)
+    led.stand(B)
+    led.wait(TIMING.silence_ms)
+    assert led.leader.is_heard(led.now_ms) is None
+    led.stand(B, session=2)
+    assert led.leader.is_heard(led.now_ms + 1) is False
+
+    led.answer(B, session=2)  # its disk takes long
+    assert led.leader.is_heard(led.now_ms + 1) is None

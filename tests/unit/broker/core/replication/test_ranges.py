@@ -12,14 +12,15 @@ from tailrace_broker.core.replication.events import (
     Feed,
     Flushed,
     HoldAppends,
+    LeadProven,
     LogStartMoved,
+    PeerView,
     ReplicationTiming,
     Stopping,
     Suspected,
     Woken,
     WriteFailed,
     Wrote,
-    Yield,
 )
 from tailrace_broker.core.replication.follower import NEVER_MS
 from tailrace_broker.core.replication.log_ends import LogEnds
@@ -34,14 +35,17 @@ from tailrace_broker.core.replication.range_events import (
     NeedLog,
     OfRange,
     ProposeCommand,
+    ProveLead,
     RangeEffect,
     RangesEvent,
     RemoveLog,
     SendPeer,
     StateApplied,
 )
+from tailrace_broker.core.replication.range_replica import FAILOVER_MEMORY_MS
 from tailrace_broker.core.replication.ranges import RangeReplicas, logs_of
 from tailrace_broker.model.commands import (
+    AbortStep,
     AlterTopic,
     ChangeIsr,
     DeleteTopic,
@@ -63,7 +67,7 @@ from tailrace_broker.model.replication import (
     Standing,
 )
 from tailrace_broker.model.ring_state import Replica, RingState
-from tests.support.ring.states import done, founded, led, with_topic
+from tests.support.ring.states import begin, done, founded, led, sealed, with_topic
 
 A, B, C = (Replica(each, 1) for each in range(3))
 STATE = with_topic(led(), partitions=1)
@@ -493,7 +497,7 @@ def test_a_leader_that_can_write_no_more_hands_its_range_over() -> None:
     joined(process, C)
     process.now_ms = process.replicas.wake_at_ms
 
-    assert process.do(Yield(frozenset({2}))) == []
+    assert process.do(PeerView(frozenset({1, 2}), frozenset({2}), can_store=False)) == []
     effects = process.of(Woken())
 
     assert [each for each in effects if isinstance(each, HoldAppends)] == [HoldAppends(1)]
@@ -562,17 +566,18 @@ def test_a_range_that_comes_to_a_leader_that_stops_is_handed_over_as_well() -> N
 def test_the_natural_leader_leads_again_later_after_each_loss_of_the_lead() -> None:
     process, state = following(), STATE
     waits_ms = []
-    for _ in range(3):
+    for _ in range(9):
         state = takeover(state, B)
         process.apply(state)
         leader = process.replicas.ranges[0].leader
         assert leader is not None
         waits_ms.append(leader._timing.failback_ms)
+        process.now_ms += waits_ms[-1]
         state = takeover(state, A)
         process.apply(state)
 
-    assert waits_ms == [30_000, 60_000, 120_000]
-    process.now_ms += 1_800_000
+    assert [each // 30_000 for each in waits_ms] == [1, 2, 4, 8, 16, 32, 32, 32, 32]
+    process.now_ms += FAILOVER_MEMORY_MS
     process.apply(takeover(state, B))
     leader = process.replicas.ranges[0].leader
     assert leader is not None
@@ -664,3 +669,180 @@ def test_a_lone_copy_is_committed_as_far_as_it_is_flushed_when_it_is_led_again()
     state = replace(lone, topics={"orders": replace(TOPIC, slices=TOPIC.slices[:1])})
 
     assert process.apply(state) == [BeganLeading(1), Advance(KEY, 5)]
+
+
+# --- isolation ---
+
+HEARD = PeerView(frozenset({1, 2}), frozenset({1, 2}))
+SILENCE_MS = ReplicationTiming().silence_ms
+ISOLATED_MS = ReplicationTiming().isolated_ms
+
+
+def pass_ms(process: Process, ms: int, peers: PeerView = HEARD) -> list[RangeEffect]:
+    """What follows from gossip, and from nothing else that is heard."""
+    end_ms = process.now_ms + ms
+    effects: list[RangeEffect] = []
+    while process.now_ms < end_ms:
+        process.now_ms += 100
+        process.do(peers)
+        effects += process.of(Woken())
+    return effects
+
+
+def is_isolated(process: Process) -> bool:
+    return process.replicas.is_isolated
+
+
+def leads_to(effects: list[RangeEffect]) -> list[Lead]:
+    commands = (each.command for each in effects if isinstance(each, ProposeCommand))
+    return [each for each in commands if isinstance(each, Lead)]
+
+
+def test_an_isolated_leader_has_another_replica_lead_without_it() -> None:
+    process = leading()
+    joined(process, B)
+    joined(process, C)
+    assert leads_to(pass_ms(process, SILENCE_MS)) == []
+    assert not is_isolated(process)
+
+    found = leads_to(pass_ms(process, ISOLATED_MS - SILENCE_MS + 100))
+
+    assert found == [Lead(0, 1, 1, 1, without=(0,))]
+    assert is_isolated(process)
+    assert process.rules["replicas.isolated"] == 1
+    state = takeover(STATE, B, 0)
+    assert process.apply(state)[0] == EndedLeading(1)
+    process.do(HEARD)
+    assert is_isolated(process)  # until it hears somebody as a follower
+
+
+def test_a_broker_is_isolated_until_somebody_is_heard() -> None:
+    process = leading()
+    pass_ms(process, SILENCE_MS + 100)
+    assert is_isolated(process)
+    joined(process, B)
+    process.do(HEARD)
+    assert not is_isolated(process)
+
+    pass_ms(process, SILENCE_MS + 100)
+    assert is_isolated(process)
+    process.apply(takeover(STATE, B, 0))
+    session = process.replicas.ranges[0].follower.session
+    process.hear(Cuts(0, 2, session, (LogCut(KEY, 0, 0, False, 0, 0),)))
+    process.do(HEARD)
+    assert not is_isolated(process)
+
+
+def test_a_broker_is_not_isolated_where_nobody_leads_it_whom_gossip_hears() -> None:
+    process = leading()
+    pass_ms(process, SILENCE_MS + 100)
+    process.apply(takeover(STATE, B, 0))
+    process.do(HEARD)
+    assert is_isolated(process)
+
+    process.do(PeerView())
+    assert not is_isolated(process)
+
+
+def test_a_leader_whose_followers_stand_again_and_again_is_not_isolated() -> None:
+    """New topics have them do so: they answer in between."""
+    process = leading()
+    for session in range(1, 2 * ISOLATED_MS // 100):
+        process.hear(standing(B, session=session))
+        process.hear(Reported(0, 1, session - 1, B, ()))
+        assert leads_to(pass_ms(process, 100)) == []
+
+    assert not is_isolated(process)
+
+
+def test_a_follower_is_not_isolated_for_that_its_leader_is() -> None:
+    process = following()
+    state = takeover(STATE, C)
+    process.apply(done(state, Lead(1, 1, 2, 1)))
+    pass_ms(process, SILENCE_MS + 100, PeerView(frozenset({0, 2})))
+
+    assert not is_isolated(process)
+
+
+def test_the_leader_of_the_next_epoch_knows_what_gossip_has_said() -> None:
+    process = leading()
+    process.do(HEARD)
+    process.now_ms = SILENCE_MS
+    process.apply(takeover(STATE, A))
+    leader = process.replicas.ranges[0].leader
+    assert leader is not None
+
+    assert leader.succession.peers == HEARD
+
+
+def test_who_is_isolated_again_and_again_leaves_as_soon_each_time() -> None:
+    """No outage is longer for that there was one before."""
+    process, state = leading(), STATE
+    waited_ms = []
+    for _ in range(6):
+        began_ms = process.now_ms
+        while not leads_to(pass_ms(process, 100)):
+            pass
+        waited_ms.append(process.now_ms - began_ms)
+        state = takeover(state, B)
+        process.apply(state)
+        state = takeover(state, A)
+        process.apply(state)
+
+    assert waited_ms == [ISOLATED_MS + 100] * 6
+
+
+def test_a_leader_proves_that_it_leads_and_nobody_else() -> None:
+    process = leading()
+    replica = process.replicas.ranges[0]
+    process.hear(Standing(0, replica.epoch, 1, B, ()))
+    process.hear(Reported(0, replica.epoch, 1, B, (), is_whole=True))
+
+    [heartbeat] = process.of(ProveLead(0))
+    assert isinstance(heartbeat, SendPeer)
+    assert process.hear(Reported(0, replica.epoch, 1, B, (), round=1)) == [
+        LeadProven(replica.epoch)
+    ]
+    assert process.do(ProveLead(1)) == []  # it follows there
+    assert process.do(ProveLead(77)) == []
+
+
+# --- steps ---
+
+
+def test_a_follower_that_knows_a_child_before_its_leader_is_answered_when_that_knows_it() -> None:
+    process = Process()
+    for range_id, key in KEYS.items():
+        process.open(key, range_id)
+    begun = begin(with_topic(led(registered=1), partitions=1))
+    process.apply(begun)
+    assert begun.step is not None
+    child = next(each for each in begun.step.children if each.natural_leader == 0)
+    after = done(begun, sealed(begun, 0, 0))
+    (born,) = (key for key, range_id in logs_of(after.topics["orders"]) if range_id == child.id)
+    early = Standing(child.id, 2, 1, B, (LogStanding(born, 0, 0, ()),))
+
+    assert process.hear(early, child.id) == []
+    assert process.hear(early._replace(range_id=99), child.id) == []
+    assert process.rules["replicas.early_standing"] == 1
+    assert process.rules["replicas.other_range"] == 1
+    altered = done(begun, AlterTopic("orders", {"lingerMs": 1}))
+    assert process.apply(altered, child.id) == []  # the step is open still
+
+    process.apply(after)
+    effects = process.open(born, child.id)
+    assert BeganLeading(2) in effects
+    assert any(isinstance(each, SendPeer) and each.ordinal == 1 for each in effects)
+
+
+def test_what_came_early_for_a_step_that_was_cancelled_is_forgotten() -> None:
+    process = Process()
+    process.open()
+    begun = begin(with_topic(led(registered=1), partitions=1))
+    process.apply(begun)
+    assert begun.step is not None
+    child = begun.step.children[0]
+    process.hear(Standing(child.id, 2, 1, B, ()), child.id)
+
+    process.apply(done(begun, AbortStep(begun.step.id)))
+    assert process.replicas._early == []

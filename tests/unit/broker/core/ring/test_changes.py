@@ -5,7 +5,9 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.changes import RingChange, changes
+from tailrace_broker.model.commands import AbortStep
 from tailrace_broker.model.ring_state import RangeState, Registration, Replica, RingState
+from tests.support.ring.states import begin, done, led, sealed
 
 A, B, C = (Replica(each, 1) for each in range(3))
 BROKERS = {
@@ -45,11 +47,34 @@ def test_registrations_are_named_with_what_the_disk_may_have_lost() -> None:
     assert texts(STATE, fenced) == ["broker 1 is heard again"]
 
 
+def test_a_step_begins_and_ends() -> None:
+    before = led(registered=1)
+    begun = begin(before)
+    cancelled = done(begun, AbortStep(0, 0, "broker 2 is far"))
+    again = begin(cancelled)
+    taken = done(again, sealed(again, 0))
+
+    assert texts(begun, before) == [
+        "step 0 has begun: split, 3 → 4 brokers; it seals ranges 0",
+    ]
+    late = "step 0 was cancelled: range 0 could not be sealed in time: broker 2 is far"
+    assert texts(cancelled, begun) == texts(cancelled, before) == [late]
+    assert texts(again, begun)[0] == late
+    assert texts(again, begun)[1].startswith("step 1 has begun: split")
+    assert texts(taken, again)[:2] == [
+        "step 1 is done: split, ring of 4",
+        "range 0 is sealed; whole on brokers 0,1,2",
+    ]
+    assert not any(each.startswith("range 0:") for each in texts(taken, again))
+    assert texts(taken, taken) == []
+    assert texts(replace(taken, ranges={**taken.ranges}), taken) == []
+
+
 def test_a_range_has_another_leader_or_none() -> None:
-    led = with_range(leader=B, epoch=6, isr=(B, C))
+    other = with_range(leader=B, epoch=6, isr=(B, C))
     none = with_range(leader=None)
 
-    assert changes(STATE, led) == [
+    assert changes(STATE, other) == [
         RingChange("leads", 1, "range 7: broker 1 leads in epoch 6", 7, 6),
         RingChange("left", 0, "range 7: broker 0 left the ISR, now 1,2", 7, 6),
     ]

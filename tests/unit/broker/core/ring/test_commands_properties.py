@@ -24,6 +24,14 @@ def test_the_rules_hold_in_any_scenario(seed: int) -> None:
 
 @settings(max_examples=10)
 @given(seeds)
+def test_the_rules_hold_while_topics_get_other_numbers_of_partitions(seed: int) -> None:
+    scenario = run_scenario(seed, 200, is_slicing=True)
+
+    assert decode_state(b"".join(encode_slices(scenario.state))) == scenario.state
+
+
+@settings(max_examples=10)
+@given(seeds)
 def test_the_rules_hold_when_a_command_comes_again_that_is_forgotten(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ring_commands, "RECENT_MAX", 10)
@@ -80,8 +88,13 @@ def test_every_rule_is_met_in_some_scenario() -> None:
         "ChangeIsr: range-sealed",
         "ChangeIsr: stale-epoch",
         "ChangeIsr: stale-version",
+        "Completed",
+        "Completed: stale-registration",
         "CreateTopic",
         "DeleteTopic",
+        "DropCopy",
+        "DropCopy: not-a-replica",
+        "DropCopy: too-few-copies",
         "Fence",
         "Lead",
         "Lead: all-ghosts",
@@ -89,6 +102,8 @@ def test_every_rule_is_met_in_some_scenario() -> None:
         "Lead: not-in-isr",
         "Lead: stale-epoch",
         "Lead: stale-registration",
+        "Lost",
+        "Lost: only-copy",
         "PurgeTopics",
         "Register",
         "Register: retired",
@@ -97,6 +112,21 @@ def test_every_rule_is_met_in_some_scenario() -> None:
         "Retire",
         "Sealed",
         "Sealed: step-not-open",
+    }
+
+
+def test_every_rule_of_a_reslice_is_met_in_some_scenario() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(60):
+        met += run_scenario(seed, 200, is_slicing=True).applied
+
+    assert met.keys() >= {
+        "Reslice",
+        "Reslice: no-leader",
+        "Reslice: range-not-found",
+        "Reslice: replica-not-in-isr",
+        "Reslice: sliced-already",
+        "Reslice: step-open",
     }
 
 

@@ -406,7 +406,9 @@ def test_a_damaged_copy_of_a_sealed_range_is_not_whole() -> None:
 
     state = done(state, Lost(held.id, one, number, 0))
     assert state.ranges[held.id].complete == (two, three)
-    assert refusal_of(state, Lost(held.id, one, number, 0)) == "not-a-replica"
+    assert refusal_of(state, Lost(held.id, one, number, 0)) == "stale-registration"
+    state = done(state, Lost(held.id, one, number, 1))
+    assert state.ranges[held.id].losses == {one: 2}
     state = done(state, Lost(held.id, two, state.brokers[two].number, 0))
     assert refusal_of(state, Lost(held.id, three, state.brokers[three].number, 0)) == "only-copy"
 

@@ -353,10 +353,21 @@ def test_a_broker_with_copies_leaves_only_when_their_loss_is_accepted() -> None:
 
     assert refusal_of(shrunk, Retire(3)) == "holds-ranges"
     after = done(shrunk, Retire(3, accept_loss=True))
-    assert after.ranges[held.id].replicas == ()
+    assert 3 not in after.ranges[held.id].replicas
     assert after.ranges[held.id].complete == ()
     (accepted,) = after.accepted_losses
-    assert f"range {held.id}:" in accepted
+    assert accepted == (f"range {held.id}: broker 3 has left, and no other has a whole copy")
+
+
+def test_the_loss_of_a_copy_whose_disk_is_gone_is_noted_when_its_broker_leaves() -> None:
+    shrunk = stepped(with_topic(led(4, 1)), "shrink")
+    (held,) = (each for each in shrunk.ranges.values() if each.complete == (3,))
+    new_disk = Register(3, incarnation(3, 2), 1, (Start(start_id(3, 50), "disk"),), 1)
+    without = done(shrunk, new_disk)
+    assert without.ranges[held.id].complete == ()
+
+    after = done(without, Retire(3, accept_loss=True))
+    assert [each.split(":")[0] for each in after.accepted_losses] == [f"range {held.id}"]
 
 
 def test_a_copy_that_others_have_too_is_no_loss() -> None:

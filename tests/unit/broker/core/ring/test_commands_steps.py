@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from tailrace_broker.core.ring.arithmetic import TOKEN_END, TOKEN_MIN
 from tailrace_broker.core.ring.checks import check_state
-from tailrace_broker.core.ring.topics import open_ranges, topic_of
+from tailrace_broker.core.ring.topics import open_ranges
 from tailrace_broker.model.commands import (
     AbortStep,
     BeginStep,
@@ -17,11 +17,12 @@ from tailrace_broker.model.commands import (
     Sealed,
 )
 from tailrace_broker.model.ring_state import Replica, RingState
-from tailrace_broker.model.topic import Partition, TopicSettings
+from tailrace_broker.model.topic import TopicSettings
 from tests.support.ring.states import (
     begin,
     done,
     led,
+    partitions,
     refusal_of,
     register,
     sealed,
@@ -35,10 +36,6 @@ GROW, SHRINK = BeginStep("grow", 3), BeginStep("shrink", 3)
 def growing(broker_count: int = 3, factor: int = 3) -> RingState:
     """A ring with a topic that a broker is to join."""
     return begin(with_topic(led(broker_count, factor, registered=1)))
-
-
-def partitions(state: RingState, name: str = "orders") -> dict[int, Partition]:
-    return {each.partition: each for each in topic_of(state, state.topics[name]).partitions}
 
 
 # --- begin ---
@@ -310,6 +307,24 @@ def test_a_joined_range_is_held_by_who_was_prepared_by_both_leaders() -> None:
     assert refusal_of(half, sealed(half, second, 200, prepared=(1, 2))) == "not-prepared"
     after = done(half, sealed(half, second, 200, prepared=(0, 1, 2)))
     assert after.ranges[state.step.children[0].id].isr == (Replica(0, 1), Replica(1, 1))
+
+
+def test_a_range_that_ends_where_a_child_begins_is_no_parent_of_it() -> None:
+    state = growing(4)
+    assert state.step is not None
+    parents = sorted((state.ranges[each] for each in state.step.parents), key=lambda it: it.start)
+    before, behind = parents
+    assert before.end == behind.start
+    (of_before,) = (each for each in state.step.children if each.start < before.end)
+    few = of_before.replicas[:2]
+
+    state = done(state, sealed(state, before.id, prepared=few))
+    state = done(state, sealed(state, behind.id))
+
+    assert state.step is None
+    for each in open_ranges(state):
+        if behind.start <= each.start < behind.end:
+            assert [replica.ordinal for replica in each.isr] == list(each.replicas)
 
 
 def test_a_second_copy_comes_with_the_second_broker() -> None:

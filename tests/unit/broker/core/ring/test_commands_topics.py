@@ -90,7 +90,7 @@ def test_settings_are_altered_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"partitionsPerRange": 5}, "partitions-fixed"),
+        ({"partitionsPerRange": 257}, "invalid-parameter"),
         ({"flushMs": 0}, "invalid-parameter"),
         ({"flushMs": "soon"}, "invalid-parameter"),
         ({"durability": "hoped"}, "invalid-parameter"),

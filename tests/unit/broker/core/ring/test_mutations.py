@@ -8,7 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring import commands as ring_commands
-from tailrace_broker.core.ring import range_commands, registrations, step_commands, topic_commands
+from tailrace_broker.core.ring import (
+    copies,
+    range_commands,
+    registrations,
+    step_commands,
+    topic_commands,
+)
 from tailrace_broker.core.ring import steps as ring_steps
 from tailrace_broker.core.ring import topics as ring_topics
 from tailrace_broker.model.commands import Lead, Register, Stamped
@@ -23,7 +29,7 @@ from tailrace_broker.model.ring_state import (
 )
 from tests.support.ring.ring_scenario import run_scenario
 
-SEED_COUNT = 100
+SEED_COUNT = 300
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -155,8 +161,43 @@ def broker_of_the_ring_may_leave(patch: pytest.MonkeyPatch) -> None:
             return outcome
         return replace(outcome, broker_count=state.broker_count)
 
-    patch.setattr(registrations, "_left", lambda held, ordinal: held)
+    patch.setattr(registrations, "without_replica", lambda held, ordinal: held)
     patch_handler(patch, retire, at_once)
+
+
+# --- copies of sealed ranges ---
+
+
+def copy_dropped_before_others_are_whole(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        copies,
+        "_complete_in_ring",
+        lambda state, held, *, but: sum(
+            each < state.broker_count and each != but for each in held.replicas
+        ),
+    )
+
+
+def copy_counted_for_the_next_process(patch: pytest.MonkeyPatch) -> None:
+    """Whatever has become of its disk since."""
+
+    def of_any(state: RingState, command: Any) -> RingState | Refusal:
+        held, broker = state.ranges.get(command.range_id), state.brokers.get(command.ordinal)
+        if held is None or broker is None:
+            return completed(state, command)
+        registration, losses = held.replica_of(broker).number
+        return completed(state, replace(command, registration=registration, losses=losses))
+
+    completed = copies.completed
+    patch_handler(patch, completed, of_any)
+
+
+def copy_counted_although_damage_was_found_since(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(range_commands, "_losses_after", lambda held, ordinal: held.losses)
+
+
+def nobody_takes_the_copies_of_who_leaves(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(step_commands, "with_copies", lambda state: state)
 
 
 # --- ranges ---
@@ -351,10 +392,10 @@ def children_held_by_who_was_not_prepared(patch: pytest.MonkeyPatch) -> None:
 def range_ids_given_again(patch: pytest.MonkeyPatch) -> None:
     abort = step_commands.cancel_step
 
-    def give_back(state: RingState) -> RingState:
+    def give_back(state: RingState, why: str) -> RingState:
         assert state.step is not None
         first = state.step.children[0].id
-        return replace(abort(state), next_range_id=first - 1)
+        return replace(abort(state, why), next_range_id=first - 1)
 
     patch.setattr(step_commands, "cancel_step", give_back)
 

@@ -6,7 +6,15 @@ from typing import get_args
 
 import pytest
 
-from tailrace_broker.core.ring import range_commands, registrations, step_commands, topic_commands
+from tailrace_broker.core.ring import (
+    copies,
+    range_commands,
+    registrations,
+    reslicing,
+    sealed_retention,
+    step_commands,
+    topic_commands,
+)
 from tailrace_broker.model.commands import Command
 
 PAGE = (Path(__file__).parents[5] / "docs" / "ring-state.md").read_text()
@@ -14,9 +22,18 @@ COMMANDS = PAGE[PAGE.index("## Brokers") : PAGE.index("## Invariants")]
 # Durabilities, loss classes, and what else makes a ghost.
 OTHER_WORDS = {"fsync", "written", "clean", "process", "power", "disk", "damage", "damaged"}
 TAGS = [kind.__struct_config__.tag for kind in get_args(Command)]
+MODULES = (
+    copies,
+    range_commands,
+    registrations,
+    reslicing,
+    sealed_retention,
+    step_commands,
+    topic_commands,
+)
 REASONS = {
     reason
-    for module in (range_commands, registrations, step_commands, topic_commands)
+    for module in MODULES
     for reason in re.findall(r'Refusal\(\s*"([^"]+)"', Path(str(module.__file__)).read_text())
 }
 

@@ -9,6 +9,7 @@ from tailrace_broker.core.ring.roles import (
     Role,
     copies_of,
     is_replicated,
+    reader_of,
     roles,
 )
 from tailrace_broker.model.ring_state import RangeState, Replica
@@ -55,6 +56,18 @@ def test_a_sealed_range_is_read_from_a_whole_copy(
 
     assert roles(state, state.brokers[0])[0] == Following(1, reader)
     assert copies_of(sealed) == (complete or replicas)
+
+
+def test_a_sealed_range_is_read_from_a_broker_that_lives() -> None:
+    state = ring(3, 1)
+    sealed: RangeState = replace(
+        state.ranges[0], leader=None, sealed_epoch=1, complete=(7, 1, 2), replicas=(0, 1, 2)
+    )
+    fenced = replace(state.brokers[1], is_fenced=True)
+
+    assert reader_of(state, sealed, 0) == 1
+    assert reader_of(state, sealed, 2) == 2
+    assert reader_of(replace(state, brokers={**state.brokers, 1: fenced}), sealed, 0) == 2
 
 
 def test_every_replica_of_an_open_range_has_its_logs() -> None:

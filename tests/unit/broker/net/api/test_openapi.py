@@ -88,6 +88,8 @@ def test_what_needs_the_secret_says_so_and_nothing_else_does(page: Any) -> None:
     assert secured == {(route.method, route.path) for route in ROUTES if route.is_admin}
     assert {path for _, path in secured} == {
         "/v1/ring/found",
+        "/v1/ring/steps",
+        "/v1/ring/brokers/{broker}/retire",
         "/v1/ring/ranges/{range}/accept-loss",
         "/v1/ring/metadata/recover",
         "/v1/topics/{topic}/partitions/{partition}/accept-loss",

@@ -25,7 +25,8 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.net.api.poll_reads import Part, PollBounds, elements, lines, read_parts
-from tailrace_broker.net.broker import GroupPoll, OpenLog
+from tailrace_broker.net.broker import GroupPoll
+from tailrace_broker.net.logs import OpenLog
 from tests.support.broker.brokers import started_broker
 from tests.support.storage.storage import MEBIBYTE, Appends, until
 

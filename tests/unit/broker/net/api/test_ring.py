@@ -14,17 +14,32 @@ from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.arithmetic import broker_token
 from tailrace_broker.core.ring.changes import AppliedChange, RingChange
 from tailrace_broker.core.ring.commands import apply_command, initial_state
-from tailrace_broker.model.commands import AcceptLoss, Command, CreateTopic, Lead, Stamped
+from tailrace_broker.core.ring.step_ends import StepReport
+from tailrace_broker.model.commands import (
+    AcceptLoss,
+    Command,
+    CreateTopic,
+    Lead,
+    Retire,
+    Stamped,
+)
 from tailrace_broker.model.errors import (
     InvalidParameterError,
     NotReadyError,
     RingRefusedError,
     SecretRequiredError,
+    StepNotTakenError,
 )
 from tailrace_broker.model.messages import Hint
-from tailrace_broker.model.ring_state import Registration, Replica, RingState, StepState
+from tailrace_broker.model.ring_state import (
+    EndedStep,
+    Registration,
+    Replica,
+    RingState,
+    StepState,
+)
 from tailrace_broker.model.topic import NEW_TOPIC
-from tailrace_broker.net.api import ring, ring_history, status
+from tailrace_broker.net.api import range_losses, ring, ring_history, ring_plan, status
 from tailrace_broker.net.broker import ClientView, RingView
 from tailrace_broker.net.http.request import check_secret
 from tailrace_broker.net.http.router import Call, Response
@@ -133,6 +148,10 @@ def broker_of(state: RingState | None, view: RingView = VIEW) -> Any:
         durable_write_ms=0.5,
         damaged_count=0,
         quarantined_count=0,
+        steps=SimpleNamespace(
+            age_ms=lambda step: 40 if step == 3 else None,
+            times_ms=lambda step: (52, 41) if step == 7 else (None, None),
+        ),
         replication_lags=lambda: {0: [FollowerLag(2, None, None), FollowerLag(1, 7, 40)]},
     )
 
@@ -193,7 +212,7 @@ def test_the_ring_is_described_as_it_is_committed_and_as_it_is_heard() -> None:
         "alive": True,
         "height": 8,
     }
-    assert reported["step"] is None
+    assert (reported["step"], reported["lastStep"]) == (None, None)
 
 
 def test_ranges_are_in_token_order_and_their_tokens_are_texts() -> None:
@@ -210,6 +229,7 @@ def test_ranges_are_in_token_order_and_their_tokens_are_texts() -> None:
         "replicas": [1],
         "isr": [{"ordinal": 1, "registration": 1, "ghost": False, "cause": None}],
         "followers": None,
+        "complete": None,
         "state": "open",
     }
 
@@ -281,7 +301,26 @@ def test_a_step_that_is_under_way_is_described() -> None:
         "brokersAfter": 4,
         "parents": [0],
         "sealed": [0],
+        "phase": "sealing",
+        "ageMs": 40,
     }
+    ended = [
+        described(broker_of(replace(LED, last_step=EndedStep(each, "join", 4, 3, why))))["lastStep"]
+        for each, why in ((7, ""), (6, "broker 2 has registered again"))
+    ]
+    both = {"kind": "join", "brokersBefore": 4, "brokersAfter": 3}
+    assert ended == [
+        {**both, "id": 7, "cancelled": None, "durationMs": 52, "pauseMs": 41},
+        {
+            **both,
+            "id": 6,
+            "cancelled": "broker 2 has registered again",
+            "durationMs": None,
+            "pauseMs": None,
+        },
+    ]
+    waiting = described(broker_of(replace(LED, step=replace(step, id=4, sealed={}))))["step"]
+    assert (waiting["phase"], waiting["ageMs"]) == ("waiting", None)
 
 
 @pytest.mark.parametrize(
@@ -342,14 +381,131 @@ def test_what_no_ring_can_be_is_refused(body: object) -> None:
     assert broker.ring.asked == []
 
 
+def test_a_step_is_answered_with_what_it_has_changed() -> None:
+    asked = []
+
+    async def take(*wanted: object) -> StepReport:
+        asked.append(wanted)
+        children = (replace(LED.ranges[0], id=3), replace(LED.ranges[0], id=4))
+        return StepReport(StepState(2, "split", 3, 4, (0,), children), 12, 9, 4, 8)
+
+    broker = broker_of(LED)
+    broker.steps = SimpleNamespace(take=take)
+    reported = answer(ring.take_step, broker, body={"kind": "grow", "brokersBefore": 3})
+
+    assert asked == [("grow", 3)]
+    assert reported == {
+        "step": 2,
+        "kind": "split",
+        "brokers": 4,
+        "durationMs": 12,
+        "pauseMs": 9,
+        "sealedRanges": [0],
+        "newRanges": [3, 4],
+        "sealedPartitions": 4,
+        "newPartitions": 8,
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"kind": "split", "brokersBefore": 3}, {"kind": "grow"}, {"kind": "grow", "brokersBefore": 0}],
+)
+def test_a_step_says_which(body: object) -> None:
+    with pytest.raises(InvalidParameterError):
+        answer(ring.take_step, broker_of(LED), body=body)
+
+
+def retire(broker: Any, ordinal: int, **body: object) -> Any:
+    parameters = ring.BrokerPath(broker=ordinal)
+    return answer(ring.retire_broker, broker, body=body, parameters=parameters)
+
+
+def test_a_broker_that_has_left_and_holds_nothing_goes() -> None:
+    state = replace(LED, brokers={**LED.brokers, 3: registration(3)})
+    broker = broker_of(state)
+
+    assert [each["ordinal"] for each in retire(broker, 3)["registrations"]] == [0, 1, 2]
+    assert broker.ring.asked == [Retire(3)]
+
+
+def test_a_broker_that_holds_copies_waits_for_others() -> None:
+    held = replace(LED.ranges[0], id=9, sealed_epoch=1, isr=(), leader=None, replicas=(3, 0))
+    state = replace(
+        LED, brokers={**LED.brokers, 3: registration(3)}, ranges={**LED.ranges, 9: held}
+    )
+    with pytest.raises(StepNotTakenError) as raised:
+        retire(broker_of(state), 3)
+
+    assert (raised.value.retriable, raised.value.members) == (True, {"reason": "holds-ranges"})
+    broker = broker_of(state)
+    retire(broker, 3, acceptLoss=True)
+    assert broker.ring.asked == [Retire(3, accept_loss=True)]
+
+
+def test_a_broker_of_the_ring_does_not_go() -> None:
+    with pytest.raises(RingRefusedError, match="shrink it first"):
+        retire(broker_of(LED), 1)
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+def planned(broker: Any, brokers: int) -> Any:
+    return answer(ring_plan.plan, broker, parameters=ring_plan.PlanParameters(brokers=brokers))
+
+
+def logs_of(*sizes: int | None) -> Any:
+    """A topic of one partition a range, and the sizes of the logs that are here."""
+    partitions = [SimpleNamespace(partition=each, range_id=each) for each in range(len(sizes))]
+    logs = [None if size is None else SimpleNamespace(size_bytes=size) for size in sizes]
+    return SimpleNamespace(
+        topic=SimpleNamespace(partitions=partitions), replica_of=logs.__getitem__
+    )
+
+
+def test_a_plan_has_each_step_and_what_they_cost_together() -> None:
+    broker = broker_of(LED)
+    broker.topics = lambda: [logs_of(100, None, 300)]
+    reported = planned(broker, 5)
+
+    assert (reported["brokers"], reported["brokersAfter"]) == (3, 5)
+    assert (reported["missing"], reported["topics"]) == ([3, 4], 2)
+    first, second = reported["steps"]
+    assert [each["id"] for each in first["sealedRanges"]] == [0]
+    assert [each["leader"] for each in second["newRanges"]] == [1, 4]
+    assert (reported["sealedPartitions"], reported["newPartitions"]) == (16, 32)
+    assert (reported["copyBytes"], reported["copiesUnknown"]) == (0, 0)
+
+
+def test_a_plan_says_which_copies_have_a_known_size() -> None:
+    state = state_of(CreateTopic("t", UUID(int=1), NEW_TOPIC), brokers=6)
+    broker = broker_of(state)
+    broker.topics = lambda: [logs_of(*[None, *[10] * 5])]
+    reported = planned(broker, 5)
+
+    [step] = reported["steps"]
+    assert step["kind"] == "join"
+    [left] = [each for each in step["sealedRanges"] if each["leader"] == 5]
+    assert step["copies"] == [{"range": left["id"], "broker": 2, "bytes": 10}]
+    assert (reported["copyBytes"], reported["copiesUnknown"]) == (10, 0)
+
+
+def test_a_plan_is_of_a_ring_and_of_so_many_steps() -> None:
+    with pytest.raises(NotReadyError):
+        planned(broker_of(None, NOTHING), 3)
+    with pytest.raises(InvalidParameterError, match="at most 100 steps"):
+        planned(broker_of(LED), 104)
+
+
 def lost_range(loss: bool = True) -> RingState:
     isr = (Replica(1, 1, is_ghost=loss),)
     return replace(LED, ranges={**LED.ranges, 1: replace(LED.ranges[1], leader=None, isr=isr)})
 
 
-def accept(broker: Any, range_id: int, ordinal: int) -> Any:
-    parameters = ring.RangePath(range=range_id)
-    return answer(ring.accept_loss, broker, body={"broker": ordinal}, parameters=parameters)
+def accept(broker: Any, range_id: int, ordinal: int, *, dry_run: bool = False) -> Any:
+    parameters = range_losses.RangeLossParameters(range=range_id, dry_run=dry_run)
+    return answer(range_losses.accept_loss, broker, body={"broker": ordinal}, parameters=parameters)
 
 
 def test_a_broker_leads_what_it_has_when_the_loss_is_accepted() -> None:
@@ -363,6 +519,16 @@ def test_a_broker_leads_what_it_has_when_the_loss_is_accepted() -> None:
         2,
         "open",
     )
+
+
+def test_a_dry_run_changes_nothing_and_says_what_the_ring_would_refuse() -> None:
+    broker = broker_of(lost_range())
+    reported = accept(broker, 1, 1, dry_run=True)
+
+    assert broker.ring.asked == ["current"]
+    assert (reported["leader"], reported["lost"], reported["dryRun"]) == (None, [], True)
+    with pytest.raises(RingRefusedError):
+        accept(broker_of(LED), 1, 1, dry_run=True)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +610,7 @@ def test_brokers_are_all_there_and_only_this_one_reports_all() -> None:
         "clusterId": str(CLUSTER),
         "version": status.VERSION,
         "ranges": 3,
-        "underReplicated": 0,
+        "underReplicated": 1,  # of broker 2, which is away
         "copies": 1,
         "metadataLeader": 2,
         "metadataTerm": 5,

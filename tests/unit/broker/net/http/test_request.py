@@ -151,3 +151,28 @@ def test_only_http_1_1_may_expect_something(version: str, expectation: bytes) ->
     check_head(exchange, version, b"POST")
 
     assert exchange.expectation == expectation
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (b"/", b"given"),
+        (b"*", b"given"),
+        (b"/http://a.example/", b"given"),
+        (b"ftp://a.example/", b"given"),  # no path of ours
+        (b"http://a.example", b"a.example"),
+        (b"http://a.example:9250/status", b"a.example:9250"),
+        (b"HTTPS://[::1]:9250?a=@", b"[::1]:9250"),
+    ],
+)
+def test_the_host_is_the_one_in_the_target_if_it_names_one(target: bytes, host: bytes) -> None:
+    exchange = exchange_of((b"host", b"given"), target=target)
+    check_head(exchange, "1.1", b"GET")
+
+    assert exchange.host == host
+
+
+@pytest.mark.parametrize("target", [b"http:///status", b"http://localhost:1@a.example/status"])
+def test_a_target_with_an_empty_host_or_a_user_is_refused(target: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="the target names"):
+        check_head(exchange_of((b"host", b"localhost"), target=target), "1.1", b"GET")

@@ -16,6 +16,7 @@ from tailrace_broker.storage.files.direct_file import (
     DirectFile,
     has_direct_io,
     measure_durable_write_ms,
+    sync_file_system,
     write_file_atomically,
 )
 from tests.support.storage.storage import FaultyDisk
@@ -202,6 +203,16 @@ def test_what_was_written_before_is_flushed_in_one_call(tmp_path: Path, disk: Fa
             file.flush()
 
 
+def test_without_syncfs_all_file_systems_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(direct_file, "_libc", object())
+    monkeypatch.setattr(os, "sync", lambda: synced.append("all"))
+    sync_file_system(tmp_path)
+    assert synced == ["all"]
+
+
 @pytest.mark.parametrize("call", ["open", "fsync", "replace"])
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     tmp_path: Path, disk: FaultyDisk, call: str
@@ -214,8 +225,10 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
         write_file_atomically(path, b"new")
     assert path.read_bytes() == b"old"
 
+    disk.calls.clear()
     write_file_atomically(path, b"new")
     assert path.read_bytes() == b"new"
+    assert disk.calls["fsync"] == 2  # of the file, and of its directory
     assert [each.name for each in tmp_path.iterdir()] == ["f.json"]
 
 

@@ -106,7 +106,7 @@ def journal(inventory: Inventory, tmp_path: Path) -> Path:
     (tmp_path / "journal").mkdir()
     for name in NAMES:
         inventory.add_journal_file(name)
-    stored = encode_file_header(JournalFileHeader(1, 9, 1)).ljust(2 * JOURNAL_BLOCK_BYTES, b"\0")
+    stored = encode_file_header(JournalFileHeader(1, 9, 1, 0)).ljust(2 * JOURNAL_BLOCK_BYTES, b"\0")
     (tmp_path / "journal" / NAMES[1]).write_bytes(stored)
     return tmp_path / "journal"
 
@@ -143,7 +143,7 @@ def test_a_loss_is_accepted_by_name_and_once(inventory: Inventory, journal: Path
 def test_the_loss_of_a_part_is_accepted_of_one_round_of_a_file(
     inventory: Inventory, journal: Path, is_renamed: bool
 ) -> None:
-    header = JournalFileHeader(boot=1, journal_id=9, first_sequence=7)
+    header = JournalFileHeader(boot=1, journal_id=9, first_sequence=7, size_bytes=0)
     path, marker = journal / "0.journal", journal / "0.journal.lost"
     stored = encode_file_header(header).ljust(2 * JOURNAL_BLOCK_BYTES, b"x")
     (marker if is_renamed else path).write_bytes(stored)

@@ -1,7 +1,9 @@
 import asyncio
+import gc
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -11,8 +13,10 @@ import pytest
 
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
 from tailrace_broker.storage.files.direct_file import write_file_atomically
+from tailrace_broker.storage.files.io_share import Io, IoShare
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.files.writes_under_way import writing
+from tests.support.storage.storage import until
 
 WAIT_S = 5.0
 
@@ -54,6 +58,67 @@ def test_our_errors_are_results_too() -> None:
             with pytest.raises(DiskFullError):
                 await io.run(work)
             assert await io.run(lambda: 5) == 5
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "taking", [lambda io: io, lambda io: IoShare(io, 1)], ids=["threads", "a share of them"]
+)
+def test_an_error_keeps_nothing_once_it_is_handled(taking: Callable[[IoThreads], Io]) -> None:
+    """Without the collector of garbage: what its traceback sees may hold memory of readers."""
+
+    class Held:
+        pass
+
+    async def scenario() -> None:
+        async def fail() -> "weakref.ref[Held]":
+            held = Held()
+            with suppress(DiskFullError):
+                await fail_with(held)
+            return weakref.ref(held)
+
+        async def fail_with(held: Held) -> None:
+            await taking(io).run(raise_full)
+
+        def raise_full() -> None:
+            raise DiskFullError("no space")
+
+        async with threads(1, []) as io:
+            held = await fail()
+            await io.run(int)  # the thread has done with the job before it
+
+            assert held() is None
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
+
+
+def test_what_comes_too_late_for_the_threads_fails() -> None:
+    """While the last of them ends its work, and afterwards."""
+
+    async def scenario() -> None:
+        io, began, may_end = IoThreads(1, lambda _: None), threading.Event(), threading.Event()
+        io.start()
+
+        def work() -> None:
+            began.set()
+            assert may_end.wait(WAIT_S)
+
+        under_way = asyncio.create_task(io.run(work))
+        assert await asyncio.to_thread(began.wait, WAIT_S)
+        stopping = asyncio.create_task(asyncio.to_thread(io.stop))
+        await until(lambda: io._work.qsize() == 1)  # what ends the thread
+        late = asyncio.create_task(io.run(lambda: None))
+        await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.gather(under_way, stopping)
+        for each in (late, io.run(lambda: None)):
+            with pytest.raises(StorageFailedError, match="stopping"):
+                await asyncio.wait_for(each, WAIT_S)
 
     asyncio.run(scenario())
 

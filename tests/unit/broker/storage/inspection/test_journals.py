@@ -43,7 +43,8 @@ def filled(stored: bytes) -> bytes:
 
 def journal_of(first_sequence: int, *frames: bytes, boot: int = 1) -> bytes:
     """A file's present round."""
-    head = encode_file_header(JournalFileHeader(boot, ID, first_sequence))
+    size_bytes = BLOCK + sum(map(len, frames))
+    head = encode_file_header(JournalFileHeader(boot, ID, first_sequence, size_bytes))
     return filled(head) + b"".join(frames)
 
 
@@ -172,3 +173,13 @@ def test_what_a_later_boot_says_is_no_proof(tmp_path: Path) -> None:
 
     cut = THREE[:THIRD] + b"x" * BLOCK
     assert [is_bad for _, is_bad in findings_of(tmp_path, cut, later)] == [False]
+
+
+@pytest.mark.parametrize("end", [SECOND, THIRD, THIRD + 100])
+def test_a_file_that_is_cut_short_may_have_lost_its_last_frames(tmp_path: Path, end: int) -> None:
+    """Its frames do not show it: without the next they are whole."""
+    whole_blocks = end // BLOCK * BLOCK
+    for accepts, is_bad in ((None, True), (0, False)):
+        [(text, is_damage)] = findings_of(tmp_path, THREE[:end], accepts=accepts)
+        assert text.startswith(f"0.journal:{whole_blocks}: is cut short to")
+        assert is_damage == is_bad

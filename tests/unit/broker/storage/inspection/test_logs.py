@@ -4,15 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from tailrace_broker.codec.batch import stamp_batch
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.codec.segment import SegmentIndex, decode_index, encode_index
+from tailrace_broker.core.log.journal_replay import NO_FILE, JournaledBatch
 from tailrace_broker.model.damage import Loss
 from tailrace_broker.storage.files.direct_file import write_file_atomically
 from tailrace_broker.storage.inspection.logs import check_log
 from tailrace_broker.storage.log.damage_file import record_loss
 from tailrace_broker.storage.log.recovery import LogEvidence
 from tailrace_broker.storage.log.trim import save_log_start
-from tests.support.storage.batches import Event, batch_of
+from tests.support.storage.batches import Event, batch_of, body_of, place_of
 from tests.support.storage.storage import LogFiles, append
 
 BLOCK = 4096
@@ -144,6 +146,17 @@ def test_a_loss_that_is_recorded_is_no_damage(files: LogFiles) -> None:
     assert found_in(files) == [
         (f"{0:020d}.log", "offsets 2 to 3 are lost, which is recorded", False)
     ]
+
+
+def test_a_loss_that_the_next_start_takes_for_accepted_is_no_damage(files: LogFiles) -> None:
+    """The journal goes on behind it, and somebody has made the `.lost` file of one of its files."""
+    place = place_of(base_offset=7, previous_epoch=1, high_watermark=7)
+    batch = stamp_batch(body_of([Event(b"j")]), place)
+    journaled = [JournaledBatch(batch.header, memoryview(batch.contents()), NO_FILE)]
+    found = found_in(files, LogEvidence(0, journaled=journaled, is_journal_lossy=True))
+
+    said = "offsets 5 to 6 are lost, which somebody has accepted"
+    assert found == [(f"{4:020d}.log", said, False)]
 
 
 def test_what_retention_has_left_of_a_segment_is_not_missed(files: LogFiles) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tailrace_broker.codec.journal import JournalFileHeader, read_file_header
-from tailrace_broker.model.errors import DiskFullError
+from tailrace_broker.model.errors import DiskFullError, StorageFailedError
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.journal.file import JOURNAL_FILES, JournalFile, journal_paths
 from tests.support.storage.storage import FaultyDisk
 
-HEADER = JournalFileHeader(boot=1, journal_id=2, first_sequence=3)
 SIZE_BYTES = 3 * 1024 * 1024 + 2 * BLOCK_BYTES
+HEADER = JournalFileHeader(1, journal_id=2, first_sequence=3, size_bytes=SIZE_BYTES)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_first_round_makes_the_file_whole_and_zero(tmp_path: Path, disk: Fault
     stored = file.path.read_bytes()
 
     assert read_file_header(memoryview(stored)) == HEADER
-    assert stored[32:] == bytes(SIZE_BYTES - 32)
+    assert stored[40:] == bytes(SIZE_BYTES - 40)
     assert disk.calls["fdatasync"] == 1  # of the zeros; the header is one durable write
     file.close()
     file.close()
@@ -83,6 +83,24 @@ def test_a_round_that_cannot_begin_begins_later(
         file.begin_round(HEADER)
     file.begin_round(HEADER)
 
+    assert file.path.stat().st_size == SIZE_BYTES
+    file.close()
+
+
+def test_a_larger_file_is_not_cut_before_its_header_says_so(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """A kill in between must not make it look as if it was cut by somebody."""
+    file = new_file(tmp_path)
+    file.path.parent.mkdir()
+    file.path.write_bytes(bytes(SIZE_BYTES + BLOCK_BYTES))
+    disk.fail("ftruncate", errno.EIO)
+    with pytest.raises(StorageFailedError):
+        file.begin_round(HEADER)
+
+    assert read_file_header(memoryview(file.path.read_bytes())) == HEADER
+    assert file.path.stat().st_size == SIZE_BYTES + BLOCK_BYTES
+    file.begin_round(HEADER)
     assert file.path.stat().st_size == SIZE_BYTES
     file.close()
 

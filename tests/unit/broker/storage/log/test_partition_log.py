@@ -365,6 +365,7 @@ def test_damage_on_disk_is_never_served(files: LogFiles) -> None:
                 "firstOffset": 1,
                 "lastOffset": 1,
                 "nextOffset": 2,
+                "accepted": False,
             }
             assert [(each.position, each.first_offset) for each in log.quarantined] == [(0, 1)]
 

@@ -291,7 +291,7 @@ def test_a_read_of_what_is_trimmed_meanwhile_learns_where_the_log_starts(
                 assert records_of(outcome)[0].value == b"0"
             log.segments.insert(0, SegmentState(0, 2, position=BLOCK_BYTES))  # as it saw them
             with pytest.raises(OffsetOutOfRangeError):
-                await log._read_from_disk(0, 1, 2, files.pool.read)
+                await log._read_from_disk(0, 1, 2, log._resources.reading)
             del log.segments[0]
 
     run(scenario)
@@ -445,7 +445,7 @@ def test_behind_a_damaged_batch_that_the_journal_alone_held_the_log_goes_on(
     async def scenario() -> None:
         for new in range(1, 4):
             async with open_log(files, is_killed=new == 1) as log:
-                assert [each[2:] for each in log.quarantined] == [(0, 1)]
+                assert [each[2:4] for each in log.quarantined] == [(0, 1)]
                 with pytest.raises(CorruptPartitionError) as refused:
                     await log.read(0, MEBIBYTE)
                 assert refused.value.members["nextOffset"] == 1
@@ -525,7 +525,7 @@ def test_a_segment_that_has_lost_what_the_journal_follows_is_a_loss(files: LogFi
     assert len(files.recover_all().pending) == 2  # the journal has both still
 
     second = stored.index(b"TRLJ", stored.index(b"TRLJ") + 1)
-    head = encode_file_header(JournalFileHeader(1, read_id(stored), 2))
+    head = encode_file_header(JournalFileHeader(1, read_id(stored), 2, 0))
     path.write_bytes(head.ljust(BLOCK_BYTES, b"\0") + stored[second:])
     assert files.recover_all().lost_end == LostEnd(0, 1, 2 + UNKNOWN_OFFSETS_MAX)
 

@@ -24,8 +24,10 @@ from tests.support.storage.storage import (
     FaultyDisk,
     LogFiles,
     append_large,
+    leads_surely,
     open_engine_on,
     read_all,
+    until,
     values_in,
 )
 
@@ -221,9 +223,9 @@ def test_a_new_leader_knows_its_end_once_that_is_committed(files: LogFiles) -> N
             engine.role.change(2, commits_alone=False)
             assert (log.knows_end, log.high_watermark) == (False, 1)
             with pytest.raises(NoLeaderError, match="does not know yet how much is committed"):
-                log.check_end()
+                await log.check_end()
             log.commit(2)
-            log.check_end()
+            await log.check_end()
             written = asyncio.Event()
             log.on_own_write(lambda event: written.set() if isinstance(event, Written) else None)
             append = append_large(log)
@@ -243,8 +245,24 @@ def test_the_only_copy_always_knows_its_end(files: LogFiles, disk: FaultyDisk) -
             append_large(log)
             await disk.wait_for_held_write()
             engine.role.change(4)
-            log.check_end()
+            await log.check_end()
             disk.let_writes_go_on()
+
+    run(scenario)
+
+
+def test_a_leader_that_may_be_none_any_more_does_not_know_its_end(files: LogFiles) -> None:
+    async def is_led() -> bool:
+        return False
+
+    async def scenario() -> None:
+        role = RangeRole(1, commits_alone=False, on_given_up=lambda epoch: None, prove=is_led)
+        async with open_engine_on(files, role=role) as engine:
+            [log] = engine.logs
+            with pytest.raises(NoLeaderError, match="is not sure that it leads still"):
+                await log.check_end()
+            engine.role.change(2, commits_alone=True)
+            await log.check_end()
 
     run(scenario)
 
@@ -254,7 +272,7 @@ class ShortLog:
 
     def __init__(self, needed: int) -> None:
         self.settings = TopicSettings(min_in_sync_replicas=needed)
-        self.asked_count = 0
+        self.asked_count = self.flushed_count = 0
 
     def on_role_changed(self) -> None:
         raise AssertionError
@@ -262,12 +280,52 @@ class ShortLog:
     def on_shortage(self) -> None:
         self.asked_count += 1
 
+    def flush(self) -> None:
+        self.flushed_count += 1
+
 
 PLACE = LogPlace(Path("t"), "t", UUID(int=1), 0, 7)
 
 
+def test_logs_are_flushed_once_when_a_step_begins() -> None:
+    role = RangeRole(None, on_given_up=lambda epoch: None, prove=leads_surely)
+    log = ShortLog(2)
+    role.add(log)
+
+    for is_open in (False, True, True, False, True):
+        role.take_step(is_open=is_open)
+
+    assert log.flushed_count == 2
+    assert role.is_in_step
+
+
+def test_a_written_log_is_flushed_at_once_while_a_step_is_open(files: LogFiles) -> None:
+    settings = TopicSettings(partitions_per_range=1, durability="written", flush_ms=3_600_000)
+
+    async def scenario() -> None:
+        async with open_engine_on(files, settings=settings) as engine:
+            [log] = engine.logs
+            await Appends(log).event(b"before")
+            assert log.durable_end == 0
+            engine.role.take_step(is_open=True)
+            await until(lambda: log.durable_end == 1)
+
+            await Appends(log).event(b"after")
+
+            await until(lambda: log.durable_end == 2)
+
+    run(scenario)
+
+
 def test_a_topic_says_how_many_replicas_must_be_in_sync() -> None:
-    role = RangeRole(1, commits_alone=False, on_given_up=lambda epoch: None)
+    counted: list[InSync] = []
+    role = RangeRole(
+        1,
+        commits_alone=False,
+        on_given_up=lambda epoch: None,
+        prove=leads_surely,
+        count_in_sync=lambda: counted[-1] if counted else None,
+    )
     two, three = ShortLog(2), ShortLog(3)
     role.add(two)
     role.add(three)
@@ -275,10 +333,15 @@ def test_a_topic_says_how_many_replicas_must_be_in_sync() -> None:
     def refusals() -> list[object]:
         return [role.shortage(PLACE, each.settings) for each in (two, three)]
 
+    def count(in_sync: InSync) -> None:
+        counted.append(in_sync)
+        role.look_for_shortage()
+
+    role.look_for_shortage()
     assert refusals() == [None, None]
-    role.note_in_sync(InSync([0, 2, 1], [0, 2, 1], copies=3))
+    count(InSync([0, 2, 1], [0, 2, 1], copies=3))
     assert (two.asked_count, three.asked_count) == (0, 0)
-    role.note_in_sync(InSync([2, 0, 1], [2, 0], copies=3))
+    count(InSync([2, 0, 1], [2, 0], copies=3))
     [none, error] = refusals()
     assert none is None
     assert isinstance(error, NotEnoughReplicasError)
@@ -289,15 +352,20 @@ def test_a_topic_says_how_many_replicas_must_be_in_sync() -> None:
     assert attempted.write_attempted
     assert (two.asked_count, three.asked_count) == (0, 1)
     three.settings = TopicSettings(min_in_sync_replicas=2)
-    role.note_in_sync(InSync([2, 0], [2, 0], copies=3))
+    count(InSync([2, 0], [2, 0], copies=3))
     assert refusals() == [None, None]
     assert (two.asked_count, three.asked_count) == (0, 2)
-    role.note_in_sync(InSync([2, 0], [2], copies=3))
+    count(InSync([2, 0], [2], copies=3))
     assert (two.asked_count, three.asked_count) == (1, 3)
 
 
 def test_a_topic_needs_no_more_replicas_than_the_ring_keeps_copies() -> None:
-    role = RangeRole(1, commits_alone=False, on_given_up=lambda epoch: None)
-    role.note_in_sync(InSync([0, 1], [0, 1], copies=2))
+    role = RangeRole(
+        1,
+        commits_alone=False,
+        on_given_up=lambda epoch: None,
+        prove=leads_surely,
+        count_in_sync=lambda: InSync([0, 1], [0, 1], copies=2),
+    )
 
     assert role.shortage(PLACE, TopicSettings(min_in_sync_replicas=3)) is None

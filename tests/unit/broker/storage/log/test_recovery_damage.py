@@ -68,7 +68,7 @@ def offsets_of(files: LogFiles, **known: int) -> tuple[list[int], list[range]]:
     contents = files.contents()
     found = files.recovered()
     assert files.contents() == contents
-    assert (found.damages, found.losses, found.lost_end) == first[4:]
+    assert (found.damages, found.losses, found.lost_end) == first[4:7]
     offsets = [record.offset for record in records_of(read(files))]
     damaged = [range(each[2], each[3]) for each in [*found.damages, *found.losses]]
     end_offset = found.segments[-1].end_offset
@@ -142,6 +142,28 @@ def test_where_headers_prove_nothing_the_log_ends_at_a_hole(files: LogFiles) -> 
     assert (found.damages, found.losses, found.lost_end) == ([], [], None)
     assert (found.segments[-1].end_offset, found.pending) == (1, [])
     assert files.segment().stat().st_size == BLOCK_BYTES, "nothing is behind the end"
+    assert found.journal_cut == 1
+    assert files.recover_as(files.place, evidence._replace(journaled=[])).journal_cut is None
+
+
+@pytest.mark.parametrize("headers_prove", [True, False])
+def test_what_the_journal_has_above_the_end_is_cut_there_unless_it_proves_a_loss(
+    files: LogFiles, headers_prove: bool
+) -> None:
+    written(files, [[b"a"]], [[b"b"]])
+    stored = files.segment().read_bytes()
+
+    def cut(*batches: JournaledBatch) -> int | None:
+        files.damage_file().unlink(missing_ok=True)
+        files.write_segment(stored)
+        evidence = LogEvidence(0, journaled=batches, headers_prove=headers_prove)
+        return files.recover_as(files.place, evidence).journal_cut
+
+    assert cut(journaled(1, 1)) is None, "it is in the segment"
+    assert cut(journaled(2, 2)) is None, "it follows"
+    assert cut(journaled(3, 2)) == 2, "what was before it was never committed"
+    assert cut(journaled(3, 2), journaled(2, 2)) == 3, "behind it another has followed"
+    assert cut(journaled(3, 3)) == (None if headers_prove else 2), "a loss"
 
 
 def test_several_damages_are_each_passed_over(files: LogFiles) -> None:
@@ -352,7 +374,7 @@ def test_a_loss_that_was_accepted_is_passed_over(files: LogFiles) -> None:
 
     found = files.recovered()
     path = files.segment()
-    assert found.losses == [Damage(path, BLOCK_BYTES, 1, 2)]
+    assert found.losses == [Damage(path, BLOCK_BYTES, 1, 2, is_accepted=True)]
     assert [each.base_offset for each in found.segments] == [0, 2]
     for value in (b"c", b"d"):
         append(files.writer(), [value])
@@ -383,7 +405,7 @@ def test_a_segment_that_was_restored_after_its_loss_was_accepted_is_read(files: 
     files.write_segment(whole)
     found = files.recovered()
 
-    assert [range(each[2], each[3]) for each in found.losses] == [range(2, 9)]
+    assert [each[2:] for each in found.losses] == [(2, 9, True)]
     assert [record.offset for record in records_of(read(files))] == [0, 1, 9]
 
 
@@ -449,18 +471,22 @@ def test_behind_an_accepted_loss_of_the_journal_its_later_batches_are_taken(
     for is_lossy in (True, False):  # the next start knows it from what is recorded
         found = recovered_with(files, batches, is_lossy=is_lossy)
         assert found.lost_end is None
-        assert [range(each[2], each[3]) for each in found.losses] == [range(2, 4)]
+        assert [each[2:] for each in found.losses] == [(2, 4, True)]
         assert found.pending == batches[1:]
 
 
-def test_behind_one_damaged_batch_at_a_segments_end_the_journal_goes_on(files: LogFiles) -> None:
+@pytest.mark.parametrize("is_lossy", [False, True])
+def test_behind_one_damaged_batch_at_a_segments_end_the_journal_goes_on(
+    files: LogFiles, is_lossy: bool
+) -> None:
+    """Who has accepted what the journal lost has not given up what a segment may get back."""
     written(files, [[b"a"]], [[b"b"]])
     flip(files.segment(), BLOCK_BYTES + 3)
     batches = [journaled(2, 2), journaled(3, 3)]
     for _ in range(2):
-        found = recovered_with(files, batches)
+        found = recovered_with(files, batches, is_lossy=is_lossy)
         assert found.lost_end is None
-        assert [range(each[2], each[3]) for each in found.losses] == [range(1, 2)]
+        assert [each[2:] for each in found.losses] == [(1, 2, False)]
         assert [each.base_offset for each in found.segments] == [0, 2]
         assert found.pending == batches
     assert load_damage(files.place.directory).losses == (Loss(1, 2),)

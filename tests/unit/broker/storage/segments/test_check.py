@@ -65,7 +65,7 @@ def flipped(position: int) -> bytes:
 
 
 def found(checked: Checked) -> list[tuple[int, int, int]]:
-    return [damage[1:] for damage in checked.damages]
+    return [damage[1:4] for damage in checked.damages]
 
 
 def test_a_whole_segment_has_no_damage(tmp_path: Path) -> None:

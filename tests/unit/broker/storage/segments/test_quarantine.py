@@ -187,6 +187,7 @@ def test_a_reader_is_reported_what_is_damaged_and_where_to_go_on(
                 "firstOffset": 20,
                 "lastOffset": end_offset - 1,
                 "nextOffset": end_offset,
+                "accepted": False,
             }
             assert f"offsets 20 to {end_offset - 1} of partition " in error.detail
             assert str(log.path) in error.detail
@@ -204,5 +205,64 @@ def test_what_no_check_finds_again_is_reported_as_it_was_met(tmp_path: Path) -> 
 
             assert error.detail == "met. Restore the file from a copy"
             assert error.members == {"topic": "t", "partition": PARTITION}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_a_loss_that_was_accepted_is_reported_as_such_and_is_nothing_to_restore(
+    tmp_path: Path, is_accepted: bool
+) -> None:
+    async def scenario() -> None:
+        log = log_in(tmp_path)
+        async with quarantine() as kept:
+            loss = Damage(log.path, 0, 20, 30, is_accepted)
+            kept.recovered(log, [], [loss])
+            error = kept.loss_error(log, 25)
+
+            assert error is not None
+            assert (error.members["accepted"], error.members["nextOffset"]) == (is_accepted, 30)
+            assert ("lost, which was accepted" in error.detail) == is_accepted
+            assert ("Restore the file" in error.detail) == (not is_accepted)
+            assert kept.of(log) == [loss]
+            assert kept.batch_count == (not is_accepted)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_person_has_given_up_is_neither_reported_nor_hidden(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = log_in(tmp_path)
+        log.damage([1, 2, 4])
+        async with quarantine() as kept:
+            found: list[LogPlace] = []
+            kept.on_found = found.append
+            kept.recovered(log, [], [], [(20, 30), (0, 20)])
+            await check(kept, log)
+            assert [each.is_accepted for each in kept.of(log)] == [True, True, False]
+            assert (kept.batch_count, len(found)) == (1, 1)
+            given_up = await kept.damaged(log, log.state, 15, MET)
+            assert (given_up.members["accepted"], given_up.members["nextOffset"]) == (True, 30)
+            assert not (await kept.damaged(log, log.state, 45, MET)).members["accepted"]
+            kept.forget(log)
+            await check(kept, log)
+            assert kept.batch_count == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_loss_that_the_ring_knows_is_given_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = log_in(tmp_path)
+        async with quarantine() as kept:
+            lost = Damage(log.path, 0, 20, 30)
+            kept.recovered(log, [], [lost], [(20, 30)])
+            error = kept.loss_error(log, 25)
+            assert error is not None
+            assert error.members["accepted"]
+            kept.cut(log, 30)
+            error = kept.loss_error(log, 25)
+            assert error is not None
+            assert not error.members["accepted"]
 
     asyncio.run(scenario())

@@ -177,10 +177,10 @@ def test_a_group_whose_oldest_unread_record_is_old_is_a_warning(
     [
         ({}, []),
         ({"a": 0}, []),
-        ({"a": 0, "og": 2}, ["1 group lost 2 records to retention: og: keep records for longer"]),
+        ({"a": 0, "og": 2}, ["1 group lost 2 records to retention or damage: og: keep records"]),
         (
             {"a": 1, "b": 2, "c": 3, "d": 4000},
-            ["4 groups lost 4,006 records to retention: d, c, b and 1 more: keep"],
+            ["4 groups lost 4,006 records to retention or damage: d, c, b and 1 more: keep"],
         ),
     ],
 )

@@ -10,7 +10,7 @@ from tailrace.protocol.ring_values import RangeDetails, RingDetails, RingMetadat
 from tailrace.values import PartitionDetails, QuarantinedBatch
 from tests.support.ring.rings import BROKER, partition
 
-SPANS = [QuarantinedBatch(10 * n, 10 * n + 4, "0.log", 0) for n in range(3)]
+SPANS = [QuarantinedBatch(10 * n, 10 * n + 4, "0.log", 0, accepted=False) for n in range(3)]
 RESTORE = "restore the files that the broker's log names, and start it again"
 
 
@@ -26,6 +26,11 @@ def damaged(number: int, high_watermark: int | None) -> tuple[str, PartitionDeta
     ("partitions", "names", "remedy"),
     [
         ([quarantined(0, SPANS[1])], 'partition 0 of topic "t" (offsets 10-14)', ""),
+        (
+            [quarantined(0, replace(SPANS[0], accepted=True), SPANS[1])],
+            'partition 0 of topic "t" (offsets 10-14)',
+            "",
+        ),
         ([quarantined(1, *SPANS)], 'partition 1 of topic "t" (offsets 0-4 and 2 more)', ""),
         (
             [damaged(2, 40)],
@@ -92,3 +97,16 @@ def ring_of(*states: str) -> RingDetails:
 )
 def test_a_range_without_a_leader_is_wrong(states: list[str], state: str, detail: str) -> None:
     assert range_check(ring_of(*states)) == Check(state, "ranges", detail)
+
+
+def test_a_sealed_range_of_which_no_broker_has_all_is_wrong() -> None:
+    ring = ring_of("open", "sealed", "sealed")
+    opened, whole, lost = ring.ranges
+    ranges = (opened, replace(whole, complete=(1,)), replace(lost, complete=()))
+
+    assert range_check(replace(ring, ranges=ranges)) == Check(
+        FAILED,
+        "ranges",
+        "no broker has all of range 2 (sealed): start broker 2 with the data that it had; where "
+        "that is lost for good: tailrace ring accept-loss 2 --broker 2",
+    )

@@ -9,7 +9,7 @@ import pytest
 from tailrace.cli.lib.bench_phases import Limit, Phase, Quota, event, in_threads, record_count
 from tailrace.cli.verbs import bench
 from tailrace.cli.verbs.bench import request_events
-from tailrace.wire import HEADER, HEADER_BYTES, batch_bytes
+from tailrace.wire import HEADER, HEADER_BYTES, BatchHeader
 
 FOREVER_S = 3_600.0
 
@@ -20,7 +20,7 @@ def batch(partition: int, base_offset: int, count: int, payload_bytes: int) -> b
     fields[5], fields[8], fields[9], fields[12] = payload_bytes, count, base_offset, partition
     values: list[object] = [*fields]
     values[10] = bytes(16)
-    return HEADER.pack(*values).ljust(batch_bytes(0, payload_bytes), b"\0")
+    return HEADER.pack(*values).ljust(BatchHeader._make(values).batch_bytes, b"\0")
 
 
 @pytest.mark.parametrize("size_bytes", [32, 33, 256, 1_048_576])

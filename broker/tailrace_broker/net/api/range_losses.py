@@ -1,0 +1,131 @@
+"""Accepts what a range has lost, so that it goes on (docs/operations.md)."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from tailrace_broker.core.ring import range_commands
+from tailrace_broker.core.ring.arithmetic import UNITS
+from tailrace_broker.model.commands import AcceptLoss
+from tailrace_broker.model.errors import RingRefusedError
+from tailrace_broker.model.forwarding import ForwardedCall
+from tailrace_broker.model.ring_state import LostOffsets, Refusal, RingState
+from tailrace_broker.net.api.ring import RangeAnswer, RangePath, range_answer, refused
+from tailrace_broker.net.api.topics import json_response, parse_body
+from tailrace_broker.net.broker import Broker, contents_of
+from tailrace_broker.net.http.router import AnswerForm, Call, Listeners, Response, Route
+
+
+class RangeLossParameters(RangePath, frozen=True):
+    """Of `POST /v1/ring/ranges/{range}/accept-loss`."""
+
+    dry_run: Annotated[bool, Meta(description="`true`: only say what would be lost.")] = False
+
+
+class AcceptedLoss(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /v1/ring/ranges/{range}/accept-loss`."""
+
+    broker: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=UNITS - 1,
+            description="Which is to lead what it has; of a sealed range, whose copy is to count.",
+        ),
+    ]
+
+
+class LostAnswer(msgspec.Struct, rename="camel", kw_only=True):
+    """Offsets of a sealed partition that are lost."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+
+
+class AcceptedRangeAnswer(RangeAnswer, rename="camel", kw_only=True):
+    """The range as it is then, and what it has lost."""
+
+    lost: Annotated[
+        list[LostAnswer],
+        Meta(description="Of a sealed range what the broker lacks, of topics not deleted."),
+    ]
+    dry_run: bool
+
+
+async def accept_loss(broker: Broker, call: Call) -> Response:
+    """Have the broker that was named lead the range, or its copy count as the whole one."""
+    parameters: RangeLossParameters = call.parameters
+    wanted = parse_body(call.body, AcceptedLoss)
+    state = await broker.ring.current()
+    found = state.ranges.get(parameters.range)
+    if found is None:
+        known = ", ".join(map(str, sorted(state.ranges)))
+        raise refused("range-not-found", f"no range {parameters.range}; there are {known}")
+    registration = state.brokers.get(wanted.broker)
+    if registration is None:
+        known = ", ".join(map(str, sorted(state.brokers)))
+        raise refused("not-registered", f"no broker {wanted.broker} is registered; {known} are")
+    command = AcceptLoss(found.id, found.epoch, wanted.broker, registration.number)
+    if found.is_sealed:
+        command = msgspec.structs.replace(
+            command, lost=await _lost_at(broker, found.id, wanted.broker)
+        )
+    if parameters.dry_run:
+        outcome = range_commands.accept_loss(state, command)
+        if isinstance(outcome, Refusal):
+            raise RingRefusedError(outcome)
+    else:
+        await broker.ring.change(command)
+        state = broker.ring.state or state
+    answer = range_answer(state, state.ranges[found.id], broker.replication_lags())
+    return json_response(
+        AcceptedRangeAnswer(
+            **msgspec.structs.asdict(answer),
+            lost=_shown(state, command.lost),
+            dry_run=parameters.dry_run,
+        )
+    )
+
+
+async def report_lost(broker: Broker, call: Call) -> Response:
+    """Report to another broker what this one lacks of a sealed range."""
+    parameters: RangePath = call.parameters
+    return json_response(await broker.lost_here(parameters.range))
+
+
+async def _lost_at(broker: Broker, range_id: int, ordinal: int) -> tuple[LostOffsets, ...]:
+    if ordinal == broker.ordinal:
+        return tuple(await broker.lost_here(range_id))
+    request = ForwardedCall(0, f"/internal/lost/{range_id}".encode(), "")
+    content = await contents_of(await broker.forward_call(ordinal, request))
+    return msgspec.json.decode(content, type=tuple[LostOffsets, ...])
+
+
+def _shown(state: RingState, lost: Sequence[LostOffsets]) -> list[LostAnswer]:
+    names = {topic.id: topic.name for topic in state.topics.values()}
+    return [
+        LostAnswer(
+            topic=names[each.topic_id],
+            partition=each.partition,
+            first_offset=each.first,
+            last_offset=each.end - 1,
+        )
+        for each in lost
+        if each.topic_id in names
+    ]
+
+
+# Between brokers alone.
+LOST_ROUTE = Route(
+    "GET",
+    "/internal/lost/{range}",
+    Listeners(0),
+    "What a broker lacks of a sealed range.",
+    (AnswerForm(200, "By topic id and partition.", {}),),
+    handle=report_lost,
+    parameters=RangePath,
+)

@@ -1,0 +1,126 @@
+"""Of the I/O threads, what is done for other brokers leaves something to producers."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tailrace_broker.codec.batch import StoredBatch
+from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.storage.log.resources import Reading
+from tests.support.storage.followers import Follower, follow, stored_batch
+from tests.support.storage.storage import (
+    MEBIBYTE,
+    FaultyDisk,
+    LogFiles,
+    append_large,
+    open_engine_on,
+)
+
+THREADS = 2
+LOGS = 20
+WAIT_S = 60.0
+
+
+class HeldReads:
+    """Reads that have begun wait until `may_end`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began = threading.Semaphore(0)
+        self.may_end = threading.Event()
+        preadv = os.preadv
+
+        def read(*args: Any) -> int:
+            self.began.release()
+            assert self.may_end.wait(WAIT_S)
+            return preadv(*args)
+
+        monkeypatch.setattr(os, "preadv", read)
+
+    async def have_begun(self, count: int) -> None:
+        """So many have."""
+        for _ in range(count):
+            assert await asyncio.to_thread(self.began.acquire, timeout=WAIT_S)
+
+
+def of_log(batch: StoredBatch, log: PartitionLog) -> StoredBatch:
+    """As if it were a batch of this log."""
+    return replace(batch, header=batch.header._replace(partition=log.place.partition))
+
+
+def read_on_disk(log: PartitionLog, count: int) -> "list[asyncio.Task[Any]]":
+    """As for followers that lack much."""
+    return [asyncio.create_task(log.read_written(0, MEBIBYTE)) for _ in range(count)]
+
+
+def test_writes_of_producers_begin_while_old_segments_are_read_for_followers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with open_engine_on(LogFiles(tmp_path), partitions=range(2), cache_bytes=0) as engine:
+            old, new = engine.logs
+            assert engine.resources.io.count == THREADS
+            await append_large(old)
+            reads = HeldReads(monkeypatch)
+            reading = read_on_disk(old, 5)
+            await reads.have_begun(THREADS - 1)
+            assert await append_large(new) == 0
+            assert not any(task.done() for task in reading)
+            reads.may_end.set()
+            await asyncio.gather(*reading)
+
+    asyncio.run(scenario())
+
+
+def test_without_shares_they_wait_for_all_of_these_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutation of the test before."""
+
+    async def scenario() -> None:
+        async with open_engine_on(LogFiles(tmp_path), partitions=range(2), cache_bytes=0) as engine:
+            old, new = engine.logs
+            resources = engine.resources
+            all_threads = Reading(resources.pool.catch_up, resources.io)
+            object.__setattr__(resources, "catch_up", all_threads)
+            await append_large(old)
+            reads = HeldReads(monkeypatch)
+            reading = read_on_disk(old, 5)
+            await reads.have_begun(THREADS)
+            writing = append_large(new)
+            await asyncio.sleep(0)
+            assert not writing.done()
+            reads.may_end.set()
+            await asyncio.gather(*reading, writing)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_write_of_a_producer_does_not_wait_for_all_that_a_follower_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    """Without shares it does."""
+    disk = FaultyDisk(monkeypatch)
+
+    async def scenario() -> None:
+        async with follow(LogFiles(tmp_path), partitions=range(LOGS)) as engine:
+            resources = engine.resources
+            if not is_shared:
+                object.__setattr__(resources, "receiving", resources.io)
+            batch = stored_batch([os.urandom(100_000)], 0)
+            disk.hold_writes()
+            disk.calls.clear()
+            received = [Follower(log).begin_append(of_log(batch, log)) for log in engine.logs]
+            await disk.wait_for_held_write()
+            own = asyncio.create_task(resources.io.run(lambda: disk.calls["pwritev"]))
+            await asyncio.sleep(0)
+            disk.let_writes_go_on()
+            assert (await own <= 2 * THREADS) == is_shared
+            await asyncio.gather(*received)  # type: ignore[arg-type]
+
+    asyncio.run(scenario())

@@ -1,0 +1,155 @@
+"""When damage that a running broker has found is reported to the ring."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import pytest
+from msgspec.structs import replace
+
+from tailrace_broker.model.commands import AcceptLoss, Completed, Lost
+from tailrace_broker.model.errors import StorageFailedError
+from tailrace_broker.model.replication import LogKey
+from tailrace_broker.model.ring_state import LostOffsets, RangeState, Registration, RingState
+from tailrace_broker.topics.healing import Healing
+from tests.support.ring.states import done, led, stepped, with_topic
+
+KEY = LogKey(UUID(bytes=b"orders".ljust(16)), 0)
+
+
+def sealed_range(state: RingState) -> RangeState:
+    [held] = [each for each in state.ranges.values() if each.is_sealed]
+    return held
+
+
+class World:
+    """Broker 0 with a damaged log, on a disk that refuses to note it as often as `fails` says."""
+
+    def __init__(self, state: RingState | None, *, fails: int = 0) -> None:
+        self.state = state
+        self.fails = fails
+        self.is_registered = True
+        self.marked: list[LogKey] = []
+        self.reported: list[int] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        io: Any = self
+        ring: Any = self
+        damaged: Any = self
+        self.healing = Healing(ring, damaged, io, self._spawn)
+
+    @property
+    def registration(self) -> Registration | None:
+        return self.state.brokers[0] if self.state and self.is_registered else None
+
+    def note_damage(self, range_id: int) -> None:
+        self.reported.append(range_id)
+
+    def mark(self, key: LogKey) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise StorageFailedError("the disk is away")
+        self.marked.append(key)
+
+    async def run(self, work: Callable[[], None]) -> None:
+        work()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def settled(self) -> list[int]:
+        """What is reported by now."""
+        while self._tasks:
+            await self._tasks.pop()
+        return self.reported
+
+
+def test_damage_in_the_only_copy_is_reported_when_another_broker_has_one() -> None:
+    async def scenario() -> None:
+        state = stepped(with_topic(led(1, registered=1)))
+        held = sealed_range(state)
+        world = World(state)
+        world.healing.note_damage(KEY, held.id)
+        world.healing.report_found()
+        assert await world.settled() == []
+        world.state = done(state, Completed(held.id, 1, 1, 0))
+        world.healing.report_found()
+        world.healing.report_found()
+        assert await world.settled() == [held.id]
+        assert world.marked == [KEY]
+        world.healing.note_damage(KEY, held.id)  # met once more before the ring knows
+        assert await world.settled() == [held.id]
+        lost = done(world.state, Lost(held.id, 0, 1, 0))
+        assert list(world.healing.take_lost(lost, world.registration)) == [KEY]
+
+    asyncio.run(scenario())
+
+
+def test_what_was_accepted_of_the_only_copy_is_not_reported_when_another_is_made_of_it() -> None:
+    async def scenario() -> None:
+        state = stepped(with_topic(led(1, registered=1)))
+        held = sealed_range(state)
+        world = World(state)
+        world.healing.note_damage(KEY, held.id)
+        lost = (LostOffsets(KEY.topic_id, 0, 40, 50),)
+        state = done(state, AcceptLoss(held.id, held.epoch, 0, 1, lost))
+        world.healing.forget_found({KEY})
+        world.state = done(state, Completed(held.id, 1, 1, 1))
+        world.healing.report_found()
+        assert await world.settled() == []
+
+    asyncio.run(scenario())
+
+
+def test_damage_in_a_replica_is_reported_at_once() -> None:
+    async def scenario() -> None:
+        world = World(with_topic(led(3)))
+        world.healing.note_damage(KEY, 0)
+        assert await world.settled() == [0]
+
+    asyncio.run(scenario())
+
+
+def test_damage_that_the_disk_does_not_note_is_reported_when_it_is_met_again() -> None:
+    async def scenario() -> None:
+        world = World(with_topic(led(3)), fails=1)
+        world.healing.note_damage(KEY, 0)
+        assert await world.settled() == []
+        world.healing.note_damage(KEY, 0)
+        assert await world.settled() == [0]
+
+    asyncio.run(scenario())
+
+
+def test_damage_that_a_start_finds_waits_for_the_registration() -> None:
+    async def scenario() -> None:
+        world = World(with_topic(led(3)))
+        world.is_registered = False
+        world.healing.note_damage(KEY, 0)
+        assert await world.settled() == []
+        world.is_registered = True
+        world.healing.report_found()
+        assert await world.settled() == [0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_damage_of_which_the_ring_knows_or_whose_range_is_gone_is_not_reported(
+    is_known: bool,
+) -> None:
+    async def scenario() -> None:
+        state = stepped(with_topic(led(3, registered=1)))
+        held = sealed_range(state)
+        lacking = replace(held, complete=(1, 2))
+        others = {key: each for key, each in state.ranges.items() if key != held.id}
+        after = replace(state, ranges={**others, held.id: lacking} if is_known else others)
+        world = World(None)
+        world.healing.note_damage(KEY, held.id)
+        world.state = after
+        world.healing.report_found()
+        world.state = state
+        world.healing.report_found()
+        assert await world.settled() == []
+
+    asyncio.run(scenario())
