@@ -312,7 +312,7 @@ class Forwarder:
         self._here_number += 1
         number = self._here_number
         queue.sent(number)
-        ended = partial(self._ended, queue, number)
+        ended = partial(self._ended, self._ordinal, queue, number)
         try:
             log = hosted.open_log_of(queue.key.partition)
         except TailraceError as error:
@@ -359,19 +359,26 @@ class Forwarder:
         for number, offset, is_duplicate, copies in message.stored:
             queue = route.under_way.pop(number, None)
             if queue is not None:
-                self._ended(queue, number, Appended(offset, is_duplicate, copies))
+                self._ended(ordinal, queue, number, Appended(offset, is_duplicate, copies))
         for number, partition, offset in message.inherited:
             queue = route.under_way.pop(number, None)
             if queue is not None:
                 outcome = Appended(offset, is_duplicate=True, partition=partition)
-                self._ended(queue, number, outcome)
+                self._ended(ordinal, queue, number, outcome)
         for failed in message.failed:
             queue = route.under_way.pop(failed.number, None)
             if queue is not None:
-                self._ended(queue, failed.number, AppendFailed(error_of(failed)))
+                self._ended(ordinal, queue, failed.number, AppendFailed(error_of(failed)))
 
-    def _ended(self, queue: PartitionQueue, number: int, outcome: AppendOutcome) -> None:
-        """An append has its outcome, unless it was given up before."""
+    def _ended(
+        self, ordinal: int, queue: PartitionQueue, number: int, outcome: AppendOutcome
+    ) -> None:
+        """An append has its outcome at that broker, unless it was given up before.
+
+        Another broker's numbers say nothing of what was sent here since.
+        """
+        if ordinal != queue.target:
+            return
         if isinstance(outcome, Appended):
             append = queue.stored(number)
             if append is not None:

@@ -126,6 +126,11 @@ class PartitionQueue:
         return bool(self._waiting or self._returned)
 
     @property
+    def target(self) -> int | None:
+        """The broker whose numbers those of what was sent are."""
+        return self._target
+
+    @property
     def has_sent(self) -> bool:
         """Of something it is not known whether it is to be sent again."""
         return bool(self._sent)

@@ -1,0 +1,138 @@
+"""What a broker makes of the answers to what it has forwarded."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+from tailrace_broker.codec.replication import LinkFrame
+from tailrace_broker.core.forwarding.partition_queue import EventContents
+from tailrace_broker.core.log.producers import Producer
+from tailrace_broker.core.ring.topics import topic_of
+from tailrace_broker.forwarding.forwarder import Forwarder
+from tailrace_broker.forwarding.waiting_requests import WaitingRequests
+from tailrace_broker.model.append_outcome import AppendOutcome
+from tailrace_broker.model.commands import Lead
+from tailrace_broker.model.counters import Counters
+from tailrace_broker.model.errors import NotReadyError
+from tailrace_broker.model.forwarding import AppendAnswers, ForwardedEvents, StoredAppend
+from tailrace_broker.model.ring_state import RingState
+from tailrace_broker.topics.hosted_topic import HostedTopic
+from tests.support.ring.states import done, led, with_topic
+
+OLD, NEW = 1, 2  # leaders of range 1
+
+
+class FakeLink:
+    def __init__(self) -> None:
+        self.handed_over = 0
+        self.sent: list[ForwardedEvents] = []
+
+    def send(self, message: ForwardedEvents, *, number: int) -> None:
+        self.sent.append(message)
+        self.handed_over = number
+
+    def values(self) -> list[bytes]:
+        return [event.value for message in self.sent for event in message.events]
+
+
+def members(**given: object) -> Any:
+    return SimpleNamespace(**given)
+
+
+class Router:
+    """Broker 0, with links to brokers 1 and 2."""
+
+    def __init__(self, state: RingState) -> None:
+        self.links = {OLD: FakeLink(), NEW: FakeLink()}
+        self.outcomes: dict[bytes, AppendOutcome] = {}
+        self.ring = members(state=state, on_applied=[])
+        topic = topic_of(state, state.topics["orders"])
+        nothing = [NotReadyError("no log is here")] * len(topic.partitions)
+        roles: Any = None
+        self.hosted = HostedTopic(topic, nothing, roles, ordinal=0)
+        unused: Any = None  # small events need no threads, and no memory for reads
+        self.forwarder = Forwarder(
+            0,
+            self.ring,
+            lambda _: self.hosted,
+            unused,
+            unused,
+            Counters(),
+            WaitingRequests(Counters(), 100),
+            unused,
+            seconds=60,
+        )
+        links: Any = self
+        self.forwarder.begin(links)
+        for ordinal in self.links:
+            self.forwarder.on_link_changed(ordinal)
+
+    def forward_to(self, others: object) -> None:
+        pass
+
+    def forwarding_link(self, ordinal: int) -> FakeLink:
+        return self.links[ordinal]
+
+    def apply(self, state: RingState) -> None:
+        self.ring.state = state
+        for call in self.ring.on_applied:
+            call(None, state)
+
+    async def append(self, partition: int, *values: bytes) -> None:
+        """Events that name a producer, until they are sent or wait."""
+        for value in values:
+            producer = Producer(b"p" * 16, len(self.outcomes))
+            contents = EventContents(None, value, 0, 0)
+            self.forwarder.append(self.hosted, partition, contents, self._ended(value), producer)
+        await turns()
+
+    def _ended(self, value: bytes) -> Callable[[AppendOutcome], None]:
+        def ended(outcome: AppendOutcome) -> None:
+            self.outcomes[value] = outcome
+
+        return ended
+
+    async def stored(self, ordinal: int, *numbers: int) -> None:
+        """That broker says that it has stored these requests."""
+        answers = AppendAnswers(tuple(StoredAppend(each, each, False, 2) for each in numbers))
+        link: Any = self.links[ordinal]
+        self.forwarder.on_leader(link, ordinal, LinkFrame(answers, memoryview(b"")))
+        await turns()
+
+
+async def turns() -> None:
+    """What is due at the end of this turn, and of the one that follows from it."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+def test_an_answer_of_the_leader_before_is_none_to_what_its_successor_was_sent() -> None:
+    """Requests are numbered by link. The answer of one that a leader has stored may come when the
+    partition is led elsewhere, and its number may be that of another request on the way there.
+    """
+
+    async def scenario() -> None:
+        state = with_topic(led())
+        router = Router(state)
+        [first, other] = [
+            each.partition for each in router.hosted.topic.partitions if each.range_id == OLD
+        ]
+        await router.append(other, b"0")
+        await router.stored(OLD, 1)
+        await router.append(first, b"a", b"b")
+        router.apply(done(state, Lead(OLD, 1, NEW, 1)))
+        await turns()
+        await router.append(first, b"c")
+        assert router.links[NEW].values() == [b"a", b"b", b"c"]
+
+        await router.stored(OLD, 2, 3)  # its requests a and b
+        assert b"c" not in router.outcomes
+        await router.stored(NEW, 1, 2, 3)
+        assert router.outcomes.keys() == {b"0", b"a", b"b", b"c"}
+
+    run(scenario)
