@@ -6,6 +6,7 @@ sealed one goes no further: of it only the log start is asked, now and then.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -63,7 +64,7 @@ class RemoteLog:
         self.high_watermark = 0
         self.is_heard = False
         self.used_s = monotonic()
-        self._topic = topic
+        self.topic = topic
         self._partition = partition
         self._fetch = fetch
         self._waiters: set[asyncio.Future[None]] = set()
@@ -82,7 +83,7 @@ class RemoteLog:
 
     async def read(self, offset: int, max_bytes: int) -> Sequence[StoredBatch]:
         """Committed batches from the one that holds `offset`. TailraceError of the leader."""
-        fetched = await self._fetch(Wanted(self._topic, self._partition, offset, max_bytes))
+        fetched = await self._fetch(Wanted(self.topic, self._partition, offset, max_bytes))
         if fetched.is_here:
             raise NotReadyError("this broker leads the partition by now; read its own log")
         self._hear(fetched)
@@ -90,7 +91,7 @@ class RemoteLog:
 
     async def ask_ends(self) -> None:
         """Learn how far the log goes now. TailraceError of the leader."""
-        fetched = await self._fetch(Wanted(self._topic, self._partition, None, 1))
+        fetched = await self._fetch(Wanted(self.topic, self._partition, None, 1))
         if fetched.is_here:
             raise NotReadyError("this broker has the log by now; read that")
         self._hear(fetched)
@@ -101,9 +102,7 @@ class RemoteLog:
         while self._waiters or monotonic() - self.used_s < IDLE_SECONDS:
             wait_ms = 0 if offset is None else WAIT_MS
             try:
-                fetched = await self._fetch(
-                    Wanted(self._topic, self._partition, offset, 1, wait_ms)
-                )
+                fetched = await self._fetch(Wanted(self.topic, self._partition, offset, 1, wait_ms))
             except TailraceError:  # the leader changes, or retention was faster
                 offset = None
                 await asyncio.sleep(RETRY_SECONDS)
@@ -142,13 +141,16 @@ class RemoteLogs:
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
 
     def log_of(self, topic: Topic, partition: int) -> RemoteLog:
-        """The log, which is followed from now on."""
+        """The log, which is followed from now on; of a topic that was restored by its new name."""
         tp = TopicPartition(topic.topic_id, partition)
         log = self._logs.get(tp)
+        if log is not None and log.topic != topic.name:
+            self._tasks[tp].cancel()
+            log = None
         if log is None:
             log = self._logs[tp] = RemoteLog(topic.name, partition, self._fetch)
             task = self._tasks[tp] = self._spawn(log.follow())
-            task.add_done_callback(lambda _: self._forget(tp))
+            task.add_done_callback(partial(self._forget, tp))
         log.used_s = monotonic()
         return log
 
@@ -174,5 +176,6 @@ class RemoteLogs:
         for task in self._tasks.values():
             task.cancel()
 
-    def _forget(self, tp: TopicPartition) -> None:
-        del self._logs[tp], self._tasks[tp]
+    def _forget(self, tp: TopicPartition, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(tp) is task:
+            del self._logs[tp], self._tasks[tp]

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from tailrace_broker.groups import remote_log
 from tailrace_broker.groups.remote_log import WAIT_MS, Fetched, RemoteLogs, Wanted
@@ -130,6 +131,24 @@ def test_a_stop_follows_none_any_more() -> None:
         logs.log_of(TOPIC, 0)
         logs.close()
         await until(lambda: not logs._logs)
+
+    run(scenario)
+
+
+def test_a_topic_that_is_back_under_another_name_is_asked_for_by_that() -> None:
+    """By the old one its leaders know nothing, or another topic that has it now."""
+
+    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+        old = logs.log_of(TOPIC, 0)
+        await leader.answer(0, 3)
+        await until(lambda: len(leader.asked) == 2)
+        renamed = replace(TOPIC, name="u")
+        log = logs.log_of(renamed, 0)
+        await until(lambda: len(leader.asked) == 3)
+
+        assert leader.asked[2] == Wanted("u", 0, None, 1)
+        assert logs.log_of(renamed, 0) is log is not old
+        assert len(logs._tasks) == 1
 
     run(scenario)
 
