@@ -10,6 +10,7 @@
 What a start finds begins with 2: its registration says what is damaged.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,9 @@ from tailrace_broker.model.ring_state import Registration, RingState
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.log.damaged_logs import DamagedLogs
+
+# After the disk has refused to note damage; sooner when the ring agrees on something.
+RETRY_SECONDS = 5.0
 
 _log = structlog.get_logger()
 
@@ -45,6 +49,7 @@ class Healing:
         self._found: dict[LogKey, int] = {}  # damaged logs that are not reported, with their ranges
         # Of those that are the number that this process had in the range then.
         self._numbers: dict[LogKey, tuple[int, int]] = {}
+        self._marking: set[LogKey] = set()
         self._removing: set[LogKey] = set()
 
     def note_damage(self, key: LogKey, range_id: int) -> None:
@@ -72,22 +77,34 @@ class Healing:
             elif is_elsewhere(owner, mine.ordinal):
                 del self._found[key]
                 self._numbers[key] = owner.replica_of(mine).number
+                self._marking.add(key)
                 self._spawn(self._report(key, range_id))
 
     async def _report(self, key: LogKey, range_id: int) -> None:
         try:
             await self._io.run(partial(self._damaged.mark, key))
-        except StoredDataError as error:  # whoever meets the damage again tries again
+        except StoredDataError as error:  # nobody else reports what is known to be damaged
             _log.error("damage.unmarked", partition=key.partition, detail=error.detail)
-            self._numbers.pop(key, None)
+            del self._numbers[key]
+            self._found[key] = range_id
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self.report_found)
             return
+        finally:
+            self._marking.discard(key)
+        state, mine = self._ring.state, self._ring.registration
+        owner = None if state is None else state.ranges.get(range_id)
+        if owner is None or mine is None:
+            del self._numbers[key]
+            return
+        # The ring may have heard of another log of the range since.
+        self._numbers[key] = owner.replica_of(mine).number
         self._ring.note_damage(range_id)
 
     def take_lost(self, state: RingState, mine: Registration | None) -> Iterator[LogKey]:
-        """Logs to be set aside: the ring knows by now that they are damaged."""
+        """Logs to be set aside: the ring knows that they are damaged, and so does the disk."""
         if mine is None or not self._numbers:
             return
-        for key, range_id in _ranges_of(state, self._numbers):
+        for key, range_id in _ranges_of(state, self._numbers.keys() - self._marking):
             if state.ranges[range_id].replica_of(mine).number != self._numbers[key]:
                 del self._numbers[key]
                 yield key

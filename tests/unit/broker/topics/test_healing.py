@@ -12,10 +12,13 @@ from tailrace_broker.model.commands import AcceptLoss, Completed, Lost
 from tailrace_broker.model.errors import StorageFailedError
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import LostOffsets, RangeState, Registration, RingState
+from tailrace_broker.topics import healing
 from tailrace_broker.topics.healing import Healing
 from tests.support.ring.states import done, led, stepped, with_topic
+from tests.support.storage.storage import until
 
 KEY = LogKey(UUID(bytes=b"orders".ljust(16)), 0)
+OTHER_KEY = KEY._replace(partition=1)
 
 
 def sealed_range(state: RingState) -> RangeState:
@@ -32,6 +35,8 @@ class World:
         self.is_registered = True
         self.marked: list[LogKey] = []
         self.reported: list[int] = []
+        self.answers = asyncio.Event()  # set while the disk does
+        self.answers.set()
         self._tasks: list[asyncio.Task[None]] = []
         io: Any = self
         ring: Any = self
@@ -52,6 +57,7 @@ class World:
         self.marked.append(key)
 
     async def run(self, work: Callable[[], None]) -> None:
+        await self.answers.wait()
         work()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -110,13 +116,55 @@ def test_damage_in_a_replica_is_reported_at_once() -> None:
     asyncio.run(scenario())
 
 
-def test_damage_that_the_disk_does_not_note_is_reported_when_it_is_met_again() -> None:
+def test_damage_that_the_disk_does_not_note_is_reported_when_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody reports it again: whoever meets it later meets damage that is known."""
+    monkeypatch.setattr(healing, "RETRY_SECONDS", 0)
+
     async def scenario() -> None:
-        world = World(with_topic(led(3)), fails=1)
+        world = World(with_topic(led(3)), fails=2)
         world.healing.note_damage(KEY, 0)
+        await until(lambda: world.reported == [0])
+        assert world.marked == [KEY]
+
+    asyncio.run(scenario())
+
+
+def test_a_log_is_not_set_aside_before_its_damage_is_noted() -> None:
+    """Of another log of the range the ring hears meanwhile: opened again without its mark, the
+    damaged one would pass for whole.
+    """
+
+    async def scenario() -> None:
+        state = with_topic(led(3))
+        world = World(state)
+        world.healing.note_damage(OTHER_KEY, 0)
+        await world.settled()
+        world.answers.clear()
+        world.healing.note_damage(KEY, 0)
+        world.state = done(state, Lost(0, 0, 1, 0))
+        assert list(world.healing.take_lost(world.state, world.registration)) == [OTHER_KEY]
+        world.answers.set()
+        assert await world.settled() == [0, 0]
+        assert list(world.healing.take_lost(world.state, world.registration)) == []
+        world.state = done(world.state, Lost(0, 0, 1, 1))
+        assert list(world.healing.take_lost(world.state, world.registration)) == [KEY]
+
+    asyncio.run(scenario())
+
+
+def test_a_log_whose_range_is_gone_when_its_damage_is_noted_is_not_reported() -> None:
+    async def scenario() -> None:
+        state = stepped(with_topic(led(3, registered=1)))
+        held = sealed_range(state)
+        world = World(state)
+        world.answers.clear()
+        world.healing.note_damage(KEY, held.id)
+        others = {key: each for key, each in state.ranges.items() if key != held.id}
+        world.state = replace(state, ranges=others)
+        world.answers.set()
         assert await world.settled() == []
-        world.healing.note_damage(KEY, 0)
-        assert await world.settled() == [0]
 
     asyncio.run(scenario())
 
