@@ -203,14 +203,13 @@ class Trash:
             self._remove_rubbish()
         return min(kept_us, default=None)
 
-    def discard(self, topic_id: UUID) -> None:
-        """Remove what is kept of a deleted topic: the ring has forgotten it."""
-        directory = self._data / str(topic_id)
+    def discard(self, topic: Topic) -> None:
+        """Remove what is kept of a deleted topic, marked or not: the ring has forgotten it."""
+        directory = self._data / str(topic.topic_id)
         with self._lock, _logged_failures(directory):
             if directory.exists():
                 self.spares.make_directory(self._path)
-                mark = decode_deleted((directory / DELETED_TOPIC_FILE).read_bytes())
-                self._remove(Buried(mark, directory), is_early=False)
+                self._remove(Buried(DeletionMark(topic, 0), directory), is_early=False)
             self._remove_rubbish()
 
     def with_room(self, work: Callable[[], T]) -> T:

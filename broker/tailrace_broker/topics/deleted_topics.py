@@ -172,7 +172,8 @@ class DeletedTopics:
             log.give_up(_gone(hosted.topic))
         for log in hosted.all_logs():
             await log.close()
-        await self._io.run(partial(self._directory.trash.discard, hosted.topic.topic_id))
+        await self.buried(hosted.topic.topic_id)  # else its mark may come behind
+        await self._io.run(partial(self._directory.trash.discard, hosted.topic))
 
 
 def _gone(topic: Topic) -> TopicNotFoundError:

@@ -413,11 +413,24 @@ def test_what_is_kept_in_its_place_can_be_found_and_only_the_ring_removes_it(
     assert trash.purge(10) is None
     assert [each.directory for each in trash.restorable()] == [tmp_path / IDS[1]]
 
-    trash.discard(TOPICS[1].topic_id)
-    trash.discard(TOPICS[1].topic_id)
+    trash.discard(TOPICS[1])
+    trash.discard(TOPICS[1])
     assert trash.restorable() == []
     assert trash.gone([TOPICS[1].topic_id])
     assert forgotten == [TOPICS[0].topic_id, TOPICS[1].topic_id]
+
+
+def test_what_is_kept_goes_when_the_ring_forgets_it_though_the_disk_was_too_full_to_mark_it(
+    trash: Trash, tmp_path: Path
+) -> None:
+    """Its space may be what the disk is full of."""
+    directory = tmp_path / IDS[0]
+    directory.mkdir()
+    (directory / "segment").write_bytes(b"records")
+
+    trash.discard(TOPICS[0])
+    assert not directory.exists()
+    assert buried(tmp_path) == []
 
 
 def test_a_full_disk_without_trash_asks_for_what_is_kept(trash: Trash, tmp_path: Path) -> None:
