@@ -34,10 +34,19 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Hold the lock in a task, which must not be cancelled while it waits."""
+        """Hold the lock in a task; one that is cancelled while it waits leaves its place."""
         begun = asyncio.Event()
-        self.take(begun.set)
-        await begun.wait()
+        begin = begun.set
+        self.take(begin)
+        try:
+            await begun.wait()
+        except asyncio.CancelledError:
+            if begun.is_set():
+                self.end()
+            else:
+                assert self._waiting is not None
+                self._waiting = [each for each in self._waiting if each != begin] or None
+            raise
         try:
             yield
         finally:

@@ -58,3 +58,24 @@ def test_tasks_wait_for_their_turn_and_end_it_whatever_happens() -> None:
         assert seen == ["first", "second"]
 
     asyncio.run(scenario())
+
+
+def test_who_is_cancelled_while_it_waits_keeps_nobody_waiting() -> None:
+    async def scenario() -> None:
+        turns = Turns()
+
+        async def work() -> None:
+            async with turns.turn():
+                pass
+
+        turns.take(lambda: None)
+        waiting = [asyncio.create_task(work()) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()  # before its turn
+        await asyncio.sleep(0)
+        turns.end()
+        waiting[1].cancel()  # it has just been told that it has the turn
+        await asyncio.wait_for(waiting[2], 5)
+        assert [each.cancelled() for each in waiting] == [True, True, False]
+
+    asyncio.run(scenario())
