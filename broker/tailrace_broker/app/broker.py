@@ -51,6 +51,7 @@ from tailrace_broker.storage.files.kernel_aio import KernelAio
 from tailrace_broker.storage.log.batch_cache import BatchCache
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
+from tailrace_broker.topics.clock_watch import ClockWatch
 from tailrace_broker.topics.copy_source import RemoteCopy, clock_of
 from tailrace_broker.topics.hosted_topic import HostedTopic
 from tailrace_broker.topics.lost_here import lost_here
@@ -116,6 +117,9 @@ class LocalBroker:
         self._watch_timer: asyncio.TimerHandle | None = None
         self._retention = Retention(spawn, CautiousClock(self.now_us, passed_us), self.counters)
         self.ring = RingNode(settings.ring, directory, metadata_io, spawn, on_failed)
+        self._clocks = ClockWatch(self.ring, self.ordinal, self.now_us)
+        self._clocks.on_changed = self._retention.look_again
+        self._retention.is_time_sure = lambda log: self._clocks.agree(log.place.range_id)
         self.ring_watch = RingWatch(self.ring, self.ordinal, self.now_us)
         self.steps = RingSteps(self.ring)
         topics = self._topics = Topics(
@@ -189,7 +193,9 @@ class LocalBroker:
         self._topics.serve()
         source_of = partial(RemoteCopy, self.forward_call)
         self._topics.copies.begin(self._resources, source_of, self._spawn)
-        self._sealed_retention.begin(partial(clock_of, self.forward_call), self._spawn)
+        ask_time = partial(clock_of, self.forward_call)
+        self._clocks.begin(ask_time, self._spawn)
+        self._sealed_retention.begin(ask_time, self._spawn)
         if settings.scrub_bytes_per_second:
             self._scrubber = Scrubber(
                 self._topics.all_logs,
@@ -211,6 +217,7 @@ class LocalBroker:
         self.ring.set_health(self._disk_watch.health(is_stopping=True))
         await self.groups.close()  # their positions are stored before others lead
         await self._topics.hand_over()
+        await self._clocks.close()
         await self._sealed_retention.close()
         await self._topics.copies.close()
         await self._forwarder.stop()

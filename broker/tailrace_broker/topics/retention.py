@@ -68,14 +68,14 @@ class CautiousClock:
         return min(wall_us, steady_us)
 
 
-def plan_of(log: PartitionLog, now_us: int) -> RetentionPlan:
-    """What the settings of its topic leave of a log."""
+def plan_of(log: PartitionLog, now_us: int, *, is_time_sure: bool = True) -> RetentionPlan:
+    """What the settings of its topic leave of a log; nothing is old while no time is sure."""
     # The last segment takes what is pending in the journal, too.
     *finished, last = log.segments
     last = replace(last, end_offset=log.high_watermark, last_append_time_us=log.last_append_time_us)
     return plan_retention(
         [*finished, last],
-        retention_ms=log.settings.retention_ms,
+        retention_ms=log.settings.retention_ms if is_time_sure else None,
         retention_bytes=log.settings.retention_bytes,
         log_start=log.log_start,
         high_watermark=log.high_watermark,
@@ -87,7 +87,7 @@ class Retention:
     """The watched logs by when each is to be looked at. On the event loop only.
 
     A log counts once in the heap, by its earliest time; later entries of it are stale. `now_us`:
-    the clock that says what is old.
+    the clock that says what is old; `is_time_sure`: whether it may say so of this log.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class Retention:
     ) -> None:
         self._spawn = spawn
         self.now_us = now_us
+        self.is_time_sure: Callable[[PartitionLog], bool] = lambda _: True
         self._counters = counters
         self._watched: set[PartitionLog] = set()
         self._decided: dict[PartitionLog, int] = {}
@@ -145,6 +146,11 @@ class Retention:
             self._is_trimming = True
             self._spawn(self._trim_surplus())
 
+    def look_again(self) -> None:
+        """Of other logs the time is sure than before."""
+        for log in list(self._watched):
+            self.look(log)
+
     def stop(self) -> None:
         """Look at nothing more."""
         self.forget(list(self._watched))
@@ -154,7 +160,7 @@ class Retention:
     def _plan(self, log: PartitionLog) -> RetentionPlan:
         decided = self._decided.get(log)
         if decided is None:
-            return plan_of(log, self.now_us())
+            return plan_of(log, self.now_us(), is_time_sure=self.is_time_sure(log))
         start = min(decided, log.high_watermark)
         return RetentionPlan(start if start > log.log_start else None, None)
 

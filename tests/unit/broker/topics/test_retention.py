@@ -133,6 +133,34 @@ def test_what_is_old_goes_when_it_is_looked_at_and_offsets_go_on(tmp_path: Path)
     run(scenario)
 
 
+def test_nothing_is_old_while_the_time_is_not_sure(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with watched(tmp_path, A_MINUTE) as each:
+            await each.append(5)
+            is_sure = False
+            each.retention.is_time_sure = lambda _: is_sure
+            each.clock.ahead_us = 8 * 1440 * MINUTE_US
+            each.retention.watch([each.log])
+            assert not each.retention._surplus
+            assert not each.retention._due_us  # nothing but another clock makes it old
+            is_sure = True
+            each.retention.look_again()
+            await each.until_start_is(5)
+
+    run(scenario)
+
+
+def test_what_is_too_large_goes_whatever_the_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with watched(tmp_path, A_MEBIBYTE) as each:
+            await each.append(5)
+            each.retention.is_time_sure = lambda _: False
+            each.retention.watch([each.log])
+            await each.until_start_is(2)
+
+    run(scenario)
+
+
 def test_a_log_is_looked_at_by_itself_when_its_time_has_come(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with watched(tmp_path, A_MINUTE) as each:
