@@ -116,7 +116,9 @@ class LocalTopics:
             on_damaged=self._on_damaged,
             catch_up_memory=catch_up_memory,
         )
-        self.parent_producers = ParentProducers(ordinal, ring, self._hosted, now_us)
+        self.parent_producers = ParentProducers(
+            ordinal, ring, self._hosted, retention.now_us, lambda log: retention.is_time_sure(log)
+        )
         self.copies = SealedCopies(ring, directory, self._log_of, self.reached)
         self._lone_sealing = LoneSealing(ring, self._roles.of, self._log_of, spawn)
         self._resources: LogResources | None = None

@@ -46,12 +46,15 @@ class ParentProducers:
         ring: RingNode,
         hosted_of: Callable[[UUID], HostedTopic | None],
         now_us: Callable[[], int],
+        is_time_sure: Callable[[PartitionLog], bool],
     ) -> None:
+        """`now_us`: a clock that others have set the times of appends by, as far as it is sure."""
         self.ask: Callable[[int, bytes], Awaitable[bytes]] = _nobody
         self._ordinal = ordinal
         self._ring = ring
         self._hosted_of = hosted_of
         self._now_us = now_us
+        self._is_time_sure = is_time_sure
 
     async def load(self, topic_id: UUID, partition: int) -> ParentWindows:
         """What a partition must know of its ancestors. NotReadyError: somebody does not answer."""
@@ -60,7 +63,7 @@ class ParentProducers:
         if hosted is None or not isinstance(log, PartitionLog):
             raise NotReadyError("the partition is not open")
         found: list[AncestorWindows] = []
-        if not self._is_old(await _first_append_us(log)):
+        if not self._is_old(log, await _first_append_us(log)):
             waiting = [*_parents_of(hosted.topic, partition, ())]
             while waiting:
                 parent, links = waiting.pop()
@@ -68,7 +71,7 @@ class ParentProducers:
                     continue
                 remembered = await self._remembered(hosted, parent)
                 found.append(AncestorWindows(parent, links, remembered.checkpoint.producers))
-                if not self._is_old(remembered.first_append_us):
+                if not self._is_old(log, remembered.first_append_us):
                     waiting += _parents_of(hosted.topic, parent, links)
         return ParentWindows(found)
 
@@ -82,9 +85,9 @@ class ParentProducers:
         first_append_us, checkpoint = remembered
         return _FIRST_APPEND.pack(first_append_us) + encode_checkpoint(checkpoint)
 
-    def _is_old(self, first_append_us: int) -> bool:
-        """Whether all before it is too old to be remembered."""
-        return 0 < first_append_us < self._now_us() - _AGE_US
+    def _is_old(self, log: PartitionLog, first_append_us: int) -> bool:
+        """Whether all before it is surely too old to be remembered."""
+        return 0 < first_append_us < self._now_us() - _AGE_US and self._is_time_sure(log)
 
     async def _remembered(self, hosted: HostedTopic, partition: int) -> _Remembered:
         here = await self._here(hosted, partition)
