@@ -106,7 +106,7 @@ class Topics:
             directory.trash,
             io,
             spawn,
-            now_us,
+            retention.now_us,  # no clock that is set ahead makes a deletion old
             retention_us=delete_retention_us,
             purge_agreed=self._purge_agreed,
         )

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from time import time_ns
 from uuid import UUID
 
 import msgspec
@@ -13,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tailrace.wire import LOG_START_FILE
+from tailrace_broker.app import broker as app_broker
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.metadata import decode_deleted
 from tailrace_broker.core.ring.commands import apply_command
@@ -538,6 +540,25 @@ def test_without_retention_a_deleted_topic_frees_its_space_at_once(tmp_path: Pat
                 await broker.delete_topic("t")
                 await wait_until_gone(trash_path(tmp_path, topic))
         assert list((tmp_path / "data" / "trash").iterdir()) == []
+
+    run(scenario)
+
+
+def test_a_clock_that_jumps_ahead_makes_no_deletion_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = new_topic("old", ONE, UUID(int=1))
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path, delete_retention_ms=HOUR_MS) as broker:
+            topic = await create_with_records(broker, b"0")
+            await broker.delete_topic("t")
+            monkeypatch.setattr(app_broker, "time_ns", lambda: time_ns() + 2 * HOUR_MS * 10**6)
+            broker._directory.trash.mark(old, 1)
+            broker._directory.trash.bury(old.topic_id)
+            broker._topics._purger.look()
+            await wait_until_gone(trash_path(tmp_path, old))
+            assert trash_path(tmp_path, topic).is_dir()
 
     run(scenario)
 
