@@ -147,7 +147,7 @@ class PartitionCoordinator:
         """End what waits: another broker coordinates these groups, or none."""
         self._is_closed = True
         for found in self.by_name.values():
-            found.sessions.stop()
+            found.sessions.end()
             self._wake(found)
             for consumer_id in found.group.members:
                 if self._by_consumer.get(consumer_id) is found:

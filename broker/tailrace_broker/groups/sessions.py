@@ -36,17 +36,22 @@ class GroupSessions:
         self._remove_expired = remove_expired
         self._timer: asyncio.TimerHandle | None = None
         self._is_removing = False
+        self._is_ended = False
 
     def watch(self, *, pause_seconds_min: float = PAUSE_SECONDS_MIN) -> None:
         """Watch from now on: consumers have come or gone."""
-        self.stop()
+        self._stop()
         expires_us = self._group.next_expiry_us()
-        if expires_us is not None and not self._is_removing:
+        if expires_us is not None and not (self._is_removing or self._is_ended):
             in_seconds = max(pause_seconds_min, (expires_us - self._clock_us()) / 1e6)
             self._timer = asyncio.get_running_loop().call_later(in_seconds, self._look)
 
-    def stop(self) -> None:
-        """Stop: no consumer is removed any more."""
+    def end(self) -> None:
+        """Remove no consumer any more: another coordinator does, also what could not be stored."""
+        self._is_ended = True
+        self._stop()
+
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
