@@ -223,8 +223,11 @@ class Forwarder:
             return
         error = hosted.sealed_error(key.partition)
         for append in queue.take_waiting():
-            self._waiting.end_one()
-            self._move(append, error)
+            if append.is_ready_made and append.may_be_stored:
+                self._give_up(queue, append)
+            else:
+                self._waiting.end_one()
+                self._move(append, error)
         self._unblock(key)
 
     def _move(self, append: WaitingAppend, error: TailraceError) -> None:

@@ -52,11 +52,12 @@ class WaitingAppend:
     """A request for one partition until it is answered.
 
     `may_be_stored`: a leader was sent it, and is not heard any more. `error`: the last refusal.
+    `is_ready_made`: it came as a batch for this very partition, and goes nowhere else.
     """
 
     __slots__ = (
-        "contents", "deadline_ms", "done", "error", "is_in_work", "may_be_stored", "order",
-        "producer",
+        "contents", "deadline_ms", "done", "error", "is_in_work", "is_ready_made",
+        "may_be_stored", "order", "producer",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,7 @@ class WaitingAppend:
         deadline_ms: int,
     ) -> None:
         self.contents = contents
+        self.is_ready_made = isinstance(contents, BatchBody)  # others become one when they are sent
         self.done = done
         self.producer = producer
         self.deadline_ms = deadline_ms

@@ -5,20 +5,30 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
+from crc32c import crc32c
+
+from tailrace.wire import Codec
+from tailrace_broker.codec.batch import BatchBody
 from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.core.forwarding.partition_queue import EventContents
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.forwarding.forwarder import Forwarder
 from tailrace_broker.forwarding.waiting_requests import WaitingRequests
-from tailrace_broker.model.append_outcome import AppendOutcome
-from tailrace_broker.model.commands import Lead
+from tailrace_broker.model.append_outcome import AppendFailed, AppendOutcome
+from tailrace_broker.model.commands import AlterTopic, Lead, Reslice
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.model.errors import NotReadyError
-from tailrace_broker.model.forwarding import AppendAnswers, ForwardedEvents, StoredAppend
+from tailrace_broker.model.errors import NotReadyError, OutcomeUnknownError
+from tailrace_broker.model.forwarding import (
+    AppendAnswers,
+    FailedRequest,
+    ForwardedBatch,
+    ForwardedEvents,
+    StoredAppend,
+)
 from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.topics.hosted_topic import HostedTopic
-from tests.support.ring.states import done, led, with_topic
+from tests.support.ring.states import done, led, sealed, with_topic
 
 OLD, NEW = 1, 2  # leaders of range 1
 
@@ -26,14 +36,17 @@ OLD, NEW = 1, 2  # leaders of range 1
 class FakeLink:
     def __init__(self) -> None:
         self.handed_over = 0
-        self.sent: list[ForwardedEvents] = []
+        self.sent: list[ForwardedEvents | ForwardedBatch] = []
 
-    def send(self, message: ForwardedEvents, *, number: int) -> None:
+    def send(
+        self, message: ForwardedEvents | ForwardedBatch, _: object = (), *, number: int
+    ) -> None:
         self.sent.append(message)
         self.handed_over = number
 
     def values(self) -> list[bytes]:
-        return [event.value for message in self.sent for event in message.events]
+        events = (each.events for each in self.sent if isinstance(each, ForwardedEvents))
+        return [event.value for each in events for event in each]
 
 
 def members(**given: object) -> Any:
@@ -95,7 +108,10 @@ class Router:
 
     async def stored(self, ordinal: int, *numbers: int) -> None:
         """That broker says that it has stored these requests."""
-        answers = AppendAnswers(tuple(StoredAppend(each, each, False, 2) for each in numbers))
+        stored = tuple(StoredAppend(each, each, False, 2) for each in numbers)
+        await self.answered(ordinal, AppendAnswers(stored))
+
+    async def answered(self, ordinal: int, answers: AppendAnswers) -> None:
         link: Any = self.links[ordinal]
         self.forwarder.on_leader(link, ordinal, LinkFrame(answers, memoryview(b"")))
         await turns()
@@ -109,6 +125,40 @@ async def turns() -> None:
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scenario())
+
+
+def test_a_batch_that_may_be_stored_is_not_said_to_be_refused_when_its_partition_is_sealed() -> (
+    None
+):
+    """Nobody can have it go on in the children by its keys; who sent it must know of the doubt."""
+
+    async def scenario() -> None:
+        state = with_topic(led())
+        router = Router(state)
+        partition = next(
+            each.partition for each in router.hosted.topic.partitions if each.range_id == OLD
+        )
+        body = BatchBody(1, 0, Codec.NONE, b"{}", 2, crc32c(b"{}"), 0, 0, b"")
+        outcomes: list[AppendOutcome] = []
+        router.forwarder.append(
+            router.hosted, partition, body, outcomes.append, Producer(b"p" * 16, 1)
+        )
+        ended = FailedRequest(1, "NoLeaderError", "the epoch has ended", {}, write_attempted=True)
+        await router.answered(OLD, AppendAnswers((), (ended,)))
+        state = done(state, AlterTopic("orders", {"partitionsPerRange": 3}), Reslice(OLD))
+        state = done(state, sealed(state, OLD))
+        topic = topic_of(state, state.topics["orders"])
+        router.hosted.alter(topic, [NotReadyError("no log is here")] * len(topic.partitions))
+        router.apply(state)
+        refused = FailedRequest(2, "NotReadyError", "it is sealed", {}, write_attempted=False)
+        await router.answered(OLD, AppendAnswers((), (refused,)))
+
+        [outcome] = outcomes
+        assert isinstance(outcome, AppendFailed)
+        assert isinstance(outcome.error, OutcomeUnknownError)
+        assert outcome.error.write_attempted
+
+    run(scenario)
 
 
 def test_an_answer_of_the_leader_before_is_none_to_what_its_successor_was_sent() -> None:
