@@ -118,7 +118,8 @@ class Settings(BaseSettings):
 
     sealed_keep_ms: int = Field(default=660_000, ge=100)
     """Retention leaves sealed partitions as they are for this long: their producers may repeat
-    requests in that time, which must be recognised. It decides about them twice a minute."""
+    requests in that time, which must be recognised. It decides about them twice a minute. A
+    partition without records leaves the ring as long after: groups count what they had not read."""
 
     produce_memory_bytes: int = Field(default=64 * MEBIBYTE, ge=MEBIBYTE)
     """Bodies in flight, all connections together; over it producers get 429."""

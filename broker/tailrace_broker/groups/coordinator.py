@@ -134,8 +134,10 @@ class PartitionCoordinator:
         A log that is the only copy may have lost its end: what comes under those offsets is new.
         """
         logs = self._logs.whole()
+        topics = [hosted.topic for hosted in self._topics.by_name.values()]
         for found in list(self.by_name.values()):
             group = found.group
+            group.follow(topics)
             fits_here = group.positions.keys() & logs.keys()
             if any(await asyncio.gather(*(fit(group, tp, logs[tp]) for tp in fits_here))):
                 _log.warning("group.moved", group=group.name, lost_records=group.lost)
@@ -566,11 +568,16 @@ class PartitionCoordinator:
             self._wake(found)
 
     def on_topic_changed(self, topic: str) -> None:
-        """It has come, or gone, or has more partitions."""
+        """It has come, or gone, or has other partitions, or less in sealed ones."""
+        hosted = self._topics.by_name.get(topic)
         for found in self.by_name.values():
             if topic in found.group.topics_of_members():
                 self._rebalance(found)
                 self._wake(found)
+            elif hosted is not None:
+                found.group.follow([hosted.topic])
+            if found.group.uncommitted() is not None:
+                found.writer.save_soon()
 
 
 def check_free(by_consumer: Mapping[str, Coordinated], wanted: Subscription) -> None:

@@ -13,7 +13,7 @@ from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.errors import CorruptBatchError, NotReadyError
 from tailrace_broker.model.ring_state import RingState, TopicState
-from tailrace_broker.model.topic import Partition
+from tailrace_broker.model.topic import Partition, Topic
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.hosted_topic import HostedTopic
@@ -32,6 +32,11 @@ class SealedRanges:
         before = self._known
         self._known = frozenset(each.id for each in state.ranges.values() if each.is_sealed)
         return self._known - before
+
+
+def sealed_starts(topic: Topic) -> dict[int, int]:
+    """Return where the sealed partitions that are left begin, as the ring knows."""
+    return {each.partition: each.known_start for each in topic.partitions if each.is_sealed}
 
 
 def follow(

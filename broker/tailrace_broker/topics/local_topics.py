@@ -56,7 +56,7 @@ from tailrace_broker.topics.hosted_topic import (
     open_logs,
     set_aside,
 )
-from tailrace_broker.topics.lineage import SealedRanges, follow, not_open_yet
+from tailrace_broker.topics.lineage import SealedRanges, follow, not_open_yet, sealed_starts
 from tailrace_broker.topics.lone_sealing import LoneSealing
 from tailrace_broker.topics.next_epoch import lead_in_next_epoch
 from tailrace_broker.topics.parent_producers import ParentProducers
@@ -384,15 +384,15 @@ class LocalTopics:
         if is_restored:
             hosted = self._deleted.bring_back(topic.id)
         had_failed = topic.id in self._unopened
-        gone_count = 0 if hosted is None else len(hosted.topic.gone_ends)
+        starts_before = {} if hosted is None else sealed_starts(hosted.topic)
         hosted = await self._fit(state, topic, hosted, Replayed())
         if is_restored:
             for log in hosted.all_logs():
                 log.withhold(None)
         self._retention.forget([log for log in hosted.all_logs() if not log.is_served])
         self._retention.watch(hosted.whole_logs(), hosted.decided_starts())
-        has_lost_some = len(hosted.topic.gone_ends) != gone_count
-        if has_come or has_lost_some or topic.id in self._stepped:
+        is_trimmed = sealed_starts(hosted.topic) != starts_before
+        if has_come or is_trimmed or topic.id in self._stepped:
             self._stepped.discard(topic.id)
             self.on_changed(name)
         if settings is None:

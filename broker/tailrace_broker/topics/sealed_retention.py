@@ -3,11 +3,14 @@
 Now and then it looks at what the settings of topics leave of its copies, and has the ring commit
 it; all brokers with copies trim them then. Nothing is decided while the clock of another broker
 with a copy differs from the one here: nobody could say which of them is right. And nothing is
-decided of a range that was sealed a short time ago: its producers may still repeat what it has.
+decided of a range that was sealed a short time ago: its producers may still repeat what it has. A
+partition without records stays for as long, so that each coordinator counts what its groups have
+not read there.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -43,12 +46,15 @@ class SealedRetention:
         *,
         keep_seconds: float,
     ) -> None:
-        """`keep_seconds`: for so long after it was sealed a range stays as it is."""
+        """`keep_seconds`: for so long after it was sealed a range stays as it is, and a partition
+        without records stays.
+        """
         self._ring = ring
         self._hosted_of = hosted_of
         self._now_us = now_us
         self._keep_seconds = keep_seconds
         self._sealed_s: dict[int, float] = {}  # by range when it was first seen sealed here
+        self._emptied_s: dict[LogKey, float] = {}  # when it was first seen without records here
         self._has_warned = False
         self._task: asyncio.Task[None] | None = None
 
@@ -74,10 +80,13 @@ class SealedRetention:
         state, mine = self._ring.state, self._ring.registration
         if state is None or mine is None:
             return
+        emptied_s, self._emptied_s = self._emptied_s, {}
         for held in self._due(state):
             if decider_of(state, held) != mine.ordinal:
                 continue
-            command = decision(state, held, mine, self._start_of)
+            command = decision(
+                state, held, mine, self._start_of, partial(self._may_leave, emptied_s)
+            )
             others = live_copies(state, held)[1:]
             if command is None or not await self._clocks_agree(held, others, clock_of):
                 continue
@@ -92,6 +101,12 @@ class SealedRetention:
         sealed = [each for each in state.ranges.values() if each.is_sealed]
         self._sealed_s = {each.id: self._sealed_s.get(each.id, now_s) for each in sealed}
         return [each for each in sealed if now_s - self._sealed_s[each.id] >= self._keep_seconds]
+
+    def _may_leave(self, emptied_s: Mapping[LogKey, float], key: LogKey) -> bool:
+        """Whether a partition was without records at earlier passes, for long enough."""
+        now_s = asyncio.get_running_loop().time()
+        self._emptied_s[key] = emptied_s.get(key, now_s)
+        return now_s - self._emptied_s[key] >= self._keep_seconds
 
     def _start_of(self, key: LogKey) -> int | None:
         """Where the settings of its topic have a log begin; None: it is not whole here.

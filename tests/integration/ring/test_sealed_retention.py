@@ -71,6 +71,12 @@ def test_sealed_ranges_leave_when_retention_has_taken_them(ring: LocalRing, tmp_
         client.create_topic(TOPIC, partitions_per_range=2, retention_ms=RETENTION_MS)
     first = numbers_in(produce_many(ring, EVENTS))
     assert poll(ring.brokers[1].url, "early", lambda found: found == first) == first
+    with (
+        Client(ring.brokers[1].url) as client,
+        Consumer(client, "away", TOPIC, max_records=10) as consumer,
+    ):
+        read_count = len(consumer.poll())
+        consumer.commit()
     step_to(ring, LAST)
     ring.wait_ready()
     wait_copied(ring)
@@ -96,6 +102,10 @@ def test_sealed_ranges_leave_when_retention_has_taken_them(ring: LocalRing, tmp_
         problem = problem_of(ring, at, path)
         assert (problem["status"], problem["retriable"]) == (404, False)
         assert "is gone" in problem["detail"]
+    for at in range(LAST):  # the group had no consumers in any of the steps
+        away = ring.call(at, "GET", "/v1/groups/away")
+        assert away["lost"] >= len(first) - read_count
+        assert away["lost"] + away["lag"] + read_count == len(first | later)
     topic_id = ring.call(0, "GET", f"/v1/topics/{TOPIC}")["id"]
     ring.until(lambda: not stored_partitions(tmp_path, topic_id) & sealed, WHOLE_S_MAX)
     last = numbers_in(produce_many(ring, EVENTS, first=2 * EVENTS))

@@ -17,15 +17,15 @@ Changes that must survive a restart are group events (`model.group`): a method d
 `uncommitted` says by how much.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal, NamedTuple, assert_never
 from uuid import UUID
 
 from tailrace_broker.core.groups.assignment import assign
-from tailrace_broker.core.groups.kind import check_consumer_group, check_reader_group
-from tailrace_broker.core.groups.member import Delivery, Member
+from tailrace_broker.core.groups.kind import check_consumer_group, check_reader_group, reader_of
+from tailrace_broker.core.groups.member import Assigned, Delivery, Member
 from tailrace_broker.core.groups.offsets import by_topic, partitions_in, partitions_of
 from tailrace_broker.core.groups.registration import check_same
 from tailrace_broker.core.groups.state import is_done, readable
@@ -70,14 +70,6 @@ class FetchRange(NamedTuple):
     end: int | None
 
 
-class Assigned(NamedTuple):
-    """A partition that is assigned to a consumer."""
-
-    topic: Topic
-    partition: Partition
-    tp: TopicPartition
-
-
 @dataclass(slots=True)
 class Group:
     """The state of one group.
@@ -95,9 +87,7 @@ class Group:
     members: dict[str, Member] = field(default_factory=dict)
     owners: dict[TopicPartition, str] = field(default_factory=dict)
     positions: dict[TopicPartition, int] = field(default_factory=dict)
-    stored: dict[TopicPartition, int] = field(
-        default_factory=dict
-    )  # as far as it survives a restart
+    stored: dict[TopicPartition, int] = field(default_factory=dict)  # what survives a restart
     _stored_lost: int = 0
     reads_sealed: bool = False  # to its end: then others may have something to read
     has_freed: bool = False  # something that other consumers may wait for; to be taken back
@@ -284,15 +274,33 @@ class Group:
         """Return when the first consumer may expire; None: there is no consumer."""
         return min((member.expires_us for member in self.members.values()), default=None)
 
+    def follow(self, topics: Iterable[Topic]) -> None:
+        """Bring positions to what the ring has left of the partitions of topics.
+
+        To be called at a start, and when one of the topics has changed, for all topics that the
+        group has positions in: what it has not read is lost, whether it has consumers or not.
+        """
+        if reader_of(self.name, self.source) is not None:  # its positions are not kept here
+            return
+        known = {tp.topic_id for tp in self.positions}
+        by_id = {topic.topic_id: topic for topic in topics if topic.topic_id in known}
+        self._leave_gone(by_id)
+        for topic in by_id.values():
+            for tp, partition in zip(partitions_in(topic), topic.partitions, strict=True):
+                if tp not in self.positions:
+                    self._move(tp, partition.first_offset)
+                end = partition.sealed_end
+                if end is not None and self.positions[tp] < partition.known_start:
+                    self.fit(tp, partition.known_start, end)
+
     def rebalance(self, topics: TopicByName) -> bool:
         """Assign the partitions again; whether anything has changed.
 
         To be called when all events of a start are applied, after each later event, and when a
         topic of the consumers has changed, come or gone.
         """
-        by_id = {topic.topic_id: topic for topic in topics.values()}
-        self._leave_gone(by_id)
-        self._forget_all_but(by_id)
+        self.follow(topics.values())
+        self._forget_all_but({topic.topic_id: topic for topic in topics.values()})
         tps = {
             name: [
                 TopicPartition(topic.topic_id, partition.partition)

@@ -1,8 +1,18 @@
 """A registered consumer of a group, and what it has open."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tailrace_broker.model.group import Subscription, TopicPartition
+from tailrace_broker.model.topic import Partition, Topic
+
+
+class Assigned(NamedTuple):
+    """A partition that is assigned to a consumer."""
+
+    topic: Topic
+    partition: Partition
+    tp: TopicPartition
 
 
 @dataclass(slots=True)

@@ -46,17 +46,19 @@ def decision(
     held: RangeState,
     mine: Registration,
     start_of: Callable[[LogKey], int | None],
+    may_leave: Callable[[LogKey], bool],
 ) -> TrimSealed | None:
     """Return what the broker that decides for a sealed range proposes; None: nothing has moved.
 
     `start_of`: where a log is to begin; None: it is not known, and its topic stays as it is.
-    Internal topics keep what they have until it is inherited. O(topics, partitions of the range).
+    `may_leave`: of a partition without records, whether it has been so for long enough. Internal
+    topics keep what they have until it is inherited. O(topics, partitions of the range).
     """
     starts, own = {}, slices_in(state, held.id)
     for topic in state.topics.values():
         slices = own.get(topic.id)
         if slices is not None and not is_internal(topic.name):
-            moved = _moved(topic, slices, start_of)
+            moved = _moved(topic, slices, start_of, may_leave)
             if moved is not None:
                 starts[topic.id] = moved
     if not starts and has_partitions(state, held.id):
@@ -65,25 +67,38 @@ def decision(
 
 
 def _moved(
-    topic: TopicState, slices: Slices, start_of: Callable[[LogKey], int | None]
+    topic: TopicState,
+    slices: Slices,
+    start_of: Callable[[LogKey], int | None],
+    may_leave: Callable[[LogKey], bool],
 ) -> tuple[int, ...] | None:
-    """The log starts of its partitions in the range, where one of them moves."""
+    """The log starts of its partitions in the range, where one of them moves or leaves.
+
+    Of one that has no records and is not to leave yet the first offset, which moves nothing.
+    """
     known = slices.log_starts or slices.firsts
     starts, has_moved = [], False
     for index, (least, end) in enumerate(zip(known, slices.sealed_ends, strict=True)):
         if index in slices.gone:
             starts.append(end)
             continue
-        start = start_of(LogKey(topic.id, slices.first_partition + index))
+        key = LogKey(topic.id, slices.first_partition + index)
+        start = start_of(key)
         if start is None:
             return None
-        starts.append(max(start, least))
-        has_moved = has_moved or start > least or least == end
+        first = slices.firsts[index]
+        leaves = least == end and (first == end or may_leave(key))
+        starts.append(first if least == end and not leaves else max(start, least))
+        has_moved = has_moved or start > least or leaves
     return tuple(starts) if has_moved else None
 
 
 def trim_sealed(state: RingState, command: TrimSealed) -> RingState | Refusal:
-    """Raise the log starts to these; partitions without records leave, and then the range."""
+    """Raise the log starts to these; what had no records before leaves, and then the range.
+
+    So there is a state with the log start of each partition at its end: from it the groups learn
+    what they have not read (`core.groups.group.Group.follow`).
+    """
     held = state.ranges.get(command.range_id)
     if held is None:
         return Refusal("range-not-found", f"there is no range {command.range_id}")
@@ -143,11 +158,20 @@ def _trimmed(
             f'a log start of topic "{topic.name}" is not one of its logs in range '
             f"{slices.range_id}",
         )
-    moved = tuple(map(max, starts, slices.log_starts or slices.firsts))
+    known = slices.log_starts or slices.firsts
+    moved = tuple(map(max, starts, known))
+    leaving = [
+        slices.first_partition + index
+        for index, bounds in enumerate(zip(known, starts, slices.sealed_ends, strict=True))
+        if len({*bounds}) == 1 and index not in slices.gone
+    ]
+    if not leaving:
+        after = replace(slices, log_starts=moved)
+        rows = tuple(after if each is slices else each for each in topic.slices)
+        return replace(topic, slices=rows)
     lineage = _Descent(state, topic)
-    for index, (start, end) in enumerate(zip(moved, slices.sealed_ends, strict=True)):
-        if start == end and index not in slices.gone:
-            lineage.remove(slices.first_partition + index)
+    for partition in leaving:
+        lineage.remove(partition)
     return lineage.followed({slices.range_id: moved})
 
 

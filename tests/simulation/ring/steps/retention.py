@@ -45,7 +45,8 @@ class SealedRetention:
             if not held.is_sealed or decider_of(state, held) != mine.ordinal:
                 continue
             if self._random.random() < LOOKS:
-                command = decision(state, held, mine, partial(self._start_of, shell.host.logs))
+                start_of = partial(self._start_of, shell.host.logs)
+                command = decision(state, held, mine, start_of, lambda _: True)
                 if command is not None:
                     self._replicas.request += 1
                     request = partial(process.ask, self._replicas.request, command)

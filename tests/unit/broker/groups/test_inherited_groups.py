@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tailrace_broker.app.broker import LocalBroker
+from tailrace_broker.groups.coordinator import PartitionCoordinator
 from tailrace_broker.groups.log import GroupLog
-from tailrace_broker.model.commands import Command, InheritedAll
+from tailrace_broker.model.commands import Command, InheritedAll, TrimSealed
 from tailrace_broker.model.errors import (
     DiskFullError,
     NoLeaderError,
@@ -228,4 +229,46 @@ def test_a_waiting_poll_ends_with_its_partition_and_goes_on_in_the_child(tmp_pat
             with pytest.raises(NoLeaderError, match="sealed"):
                 await waiting
 
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["at once", "at its start"])
+def test_a_coordinator_counts_what_its_groups_without_consumers_have_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    """Retention takes all ten records of both sealed partitions; group n has read n of one."""
+    shipped = PartitionCoordinator.on_topic_changed
+
+    def lost(broker: LocalBroker) -> dict[str, int]:
+        return {view.group.name: view.group.lost for view in broker.groups.views()}
+
+    async def trim(broker: LocalBroker) -> None:
+        ring, starts = broker._topics._ring, {broker.hosted("t").topic.topic_id: (10, 10)}
+        assert ring.registration is not None
+        await ring.change(TrimSealed(0, 0, ring.registration.number, starts))
+
+    async def scenario() -> None:
+        await with_groups(tmp_path)
+        async with started_broker(tmp_path) as broker:
+            for group in GROUPS[:-1]:
+                await broker.groups.register(wanted(group))  # waits until it is coordinated
+                await broker.groups.goodbye(
+                    wanted(group).consumer_id, Confirmation(0), commits=False
+                )
+            if not is_there:
+                monkeypatch.setattr(PartitionCoordinator, "on_topic_changed", lambda _, __: None)
+            await trim(broker)
+            if is_there:
+                await until(lambda: lost(broker) == expected)
+        monkeypatch.setattr(PartitionCoordinator, "on_topic_changed", shipped)
+        async with started_broker(tmp_path) as broker:
+            await broker.groups.register(wanted(GROUPS[0]))
+            await until(lambda: lost(broker) == expected)
+            await trim(broker)
+            await until(lambda: broker.hosted("t").topic.find(0) is None)
+        async with started_broker(tmp_path) as broker:
+            await broker.groups.register(wanted(GROUPS[0]))
+            assert lost(broker) == expected
+
+    expected = {group: 20 - count for group, count in EXPECTED.items()}
     asyncio.run(scenario())

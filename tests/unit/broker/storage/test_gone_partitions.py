@@ -39,7 +39,7 @@ def test_files_of_partitions_that_are_gone_are_removed(tmp_path: Path) -> None:
 
     remove_gone(directory, topic)
     assert directory.forgotten == []
-    trimmed = done(state, TrimSealed(0, 0, 1, {topic_id: (100, 7)}))
+    trimmed = done(state, *[TrimSealed(0, 0, 1, {topic_id: (100, 7)})] * 2)
     remove_gone(directory, topic_of(trimmed, trimmed.topics["orders"]))
 
     left = {each.name for each in (tmp_path / str(topic_id)).iterdir()}
@@ -56,7 +56,7 @@ def test_what_was_set_aside_of_partitions_that_are_gone_is_removed(tmp_path: Pat
     for name in ("0.damaged/log", "1", "1.damaged/log", "x.damaged"):
         (topic_path / name).mkdir(parents=True)
 
-    trimmed = done(state, TrimSealed(0, 0, 1, {topic_id: (100, 7)}))
+    trimmed = done(state, *[TrimSealed(0, 0, 1, {topic_id: (100, 7)})] * 2)
     remove_gone(directory, topic_of(trimmed, trimmed.topics["orders"]))
 
     assert {each.name for each in topic_path.iterdir()} == {"1", "1.damaged", "x.damaged"}
@@ -68,7 +68,7 @@ def test_files_that_the_disk_does_not_remove_stay(
     state = stepped(with_topic(led(registered=1)))
     topic_id = state.topics["orders"].id
     directory: Any = FixedDirectory(tmp_path)
-    trimmed = done(state, TrimSealed(0, 0, 1, {topic_id: (100, 7)}))
+    trimmed = done(state, *[TrimSealed(0, 0, 1, {topic_id: (100, 7)})] * 2)
     topic = topic_of(trimmed, trimmed.topics["orders"])
     remove_gone(directory, topic)  # of a topic without a record there is no directory
     directory.partition_path(topic_id, 0).mkdir(parents=True)

@@ -152,3 +152,19 @@ def test_a_log_that_is_not_open_here_says_nothing() -> None:
     del world.retention._start_of
 
     assert asked(world) == []
+
+
+def test_a_partition_without_records_stays_for_some_time() -> None:
+    world = World(grown())
+    emptied = done(grown(), *asked(world))
+    topic_id = emptied.topics["orders"].id
+
+    async def scenario() -> list[Command]:
+        later = World(emptied, keep_seconds=3600)
+        sealed_s = asyncio.get_running_loop().time() - 3601
+        later.retention._sealed_s = {0: sealed_s}
+        assert await later.look() == []
+        later.retention._emptied_s = dict.fromkeys(later.retention._emptied_s, sealed_s)
+        return await later.look()
+
+    assert asyncio.run(scenario()) == [TrimSealed(0, 0, 1, {topic_id: (100, 7)})]

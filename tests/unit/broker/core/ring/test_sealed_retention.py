@@ -63,7 +63,7 @@ def test_the_place_of_a_partition_in_its_range_stays_when_others_of_it_leave() -
     state = grown()
     topic = state.topics["orders"]
     before = slices_of(topic_of(state, topic))
-    trimmed = done(state, TrimSealed(0, 0, 1, {topic.id: (100, 7)}))
+    trimmed = left_after(state, TrimSealed(0, 0, 1, {topic.id: (100, 7)}))
     left = topic_of(trimmed, trimmed.topics["orders"])
 
     assert left.find(0) is None
@@ -83,17 +83,26 @@ def trim(state: RingState, *starts: int, range_id: int = 0, name: str = "orders"
     return TrimSealed(range_id, ordinal, number, {state.topics[name].id: starts})
 
 
+def left_after(state: RingState, command: TrimSealed) -> RingState:
+    """What it empties leaves when it is asked for again."""
+    return done(state, command, command)
+
+
 def keep_all(_: LogKey) -> int:
     return 0
 
 
 def decided(
-    state: RingState, start_of: Callable[[LogKey], int | None], range_id: int = 0
+    state: RingState,
+    start_of: Callable[[LogKey], int | None],
+    range_id: int = 0,
+    *,
+    may_leave: bool = True,
 ) -> TrimSealed | None:
     held = held_in(state, range_id)
     ordinal = decider_of(state, held)
     assert ordinal is not None
-    return decision(state, held, state.brokers[ordinal], start_of)
+    return decision(state, held, state.brokers[ordinal], start_of, lambda _: may_leave)
 
 
 # --- who decides ---
@@ -163,12 +172,41 @@ def test_a_decision_names_what_moves() -> None:
 
 
 def test_a_decision_says_again_of_what_is_gone_that_it_is() -> None:
-    state = done(grown(), trim(grown(), 100, 0))
+    state = left_after(grown(), trim(grown(), 100, 0))
 
     assert decided(state, lambda key: 7 if key.partition == 1 else None) == trim(state, 100, 7)
 
 
 # --- what leaves ---
+
+
+def test_an_empty_partition_stays_for_a_while_with_its_log_start_at_its_end() -> None:
+    """So each coordinator sees where it ended, and counts what its groups have not read."""
+    state = done(grown(), trim(grown(), 100, 0))
+
+    assert partitions(state)[0].log_start == partitions(state)[0].sealed_end == 100
+    starts = {0: 100, 1: 0}
+    assert decided(state, lambda key: starts[key.partition], may_leave=False) is None
+    starts = {0: 100, 1: 7}
+    assert decided(state, lambda key: starts[key.partition], may_leave=False) == trim(state, 0, 7)
+    later = done(state, trim(state, 0, 7))
+    assert partitions(later)[0].log_start == 100
+    command = decided(later, lambda key: starts[key.partition])
+    assert command == trim(later, 100, 7)
+    assert command is not None
+    assert 0 not in partitions(done(later, command))
+
+
+def test_a_partition_that_never_had_records_leaves_at_once() -> None:
+    begun = begin(with_topic(led(registered=1)), "grow")
+    state = done(begun, sealed(begun, 0, 0))  # the first has none, the second has one
+    assert partitions(state)[0].sealed_end == 0
+
+    command = decided(state, keep_all, may_leave=False)
+
+    assert command is not None
+    assert 0 not in partitions(done(state, command))
+    assert 1 in partitions(done(state, command))
 
 
 def test_a_partition_without_records_leaves_and_its_children_stand_where_it_did() -> None:
@@ -177,7 +215,7 @@ def test_a_partition_without_records_leaves_and_its_children_stand_where_it_did(
     slices = next(each for each in twice.topics["orders"].slices if each.range_id == middle.id)
     before = partitions(twice)
 
-    after = done(twice, trim(twice, *slices.sealed_ends, range_id=middle.id))
+    after = left_after(twice, trim(twice, *slices.sealed_ends, range_id=middle.id))
 
     assert middle.id not in after.ranges
     gone = {each for each, found in before.items() if found.range_id == middle.id}
@@ -196,7 +234,7 @@ def test_a_partition_without_records_leaves_and_its_children_stand_where_it_did(
 
 def test_a_part_of_a_range_leaves_and_the_rest_stays_as_it_is() -> None:
     state = grown()
-    after = done(state, trim(state, 100, 7))
+    after = left_after(state, trim(state, 100, 7))
 
     assert 0 not in partitions(after)
     assert partitions(after)[1] == replace(partitions(state)[1], log_start=7)
@@ -205,7 +243,7 @@ def test_a_part_of_a_range_leaves_and_the_rest_stays_as_it_is() -> None:
     ]
     [slices] = [each for each in after.topics["orders"].slices if each.range_id == 0]
     assert slices.partition_count == 1
-    last = done(after, trim(after, 100, 101))
+    last = left_after(after, trim(after, 100, 101))
     assert 0 not in last.ranges
     assert decode_state(encode_state(last)) == last
 
@@ -215,7 +253,7 @@ def test_a_range_of_which_a_deleted_topic_has_partitions_stays_until_that_is_pur
     state = stepped(with_topic(state))
     state = done(state, DeleteTopic("payments", 1))
     ends = (100, 101)
-    state = done(state, trim(state, *ends))
+    state = left_after(state, trim(state, *ends))
     assert 0 in state.ranges
     assert decided(state, keep_all) is None
 
@@ -235,7 +273,7 @@ def test_two_parents_leave_one_after_the_other() -> None:
     for parent in child.parents:
         found = partitions(state)[parent]
         assert found.sealed_end is not None
-        state = done(state, trim(state, found.sealed_end, range_id=found.range_id))
+        state = left_after(state, trim(state, found.sealed_end, range_id=found.range_id))
         assert partitions(state)[child.partition].parents == child.parents
         assert parent not in partitions(state)
 
@@ -343,7 +381,7 @@ def cycle(state: RingState) -> RingState:
     for range_id in before:
         command = decided(state, partial(everything, state, range_id), range_id)
         assert command is not None
-        state = applied(state, command)
+        state = applied(state, command, command)
     check_state(state)
     return state
 
