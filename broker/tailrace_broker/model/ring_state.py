@@ -133,7 +133,7 @@ class Slices(msgspec.Struct, frozen=True, array_like=True):
     and empty when it is nothing for all: `first_offsets` (0), `parents`, `sealed_ends`, `children`,
     and of sealed ones `log_starts` (the first offsets), which retention has moved. `gone`: indices
     of those that are no partitions any more, since no record of them is left. `inherited`: parents
-    in the places of such ones that are gone, which `parents` names still.
+    in the places of such ones that are gone, which `parents` names still. `cuts`: of `Partition`.
     """
 
     range_id: int
@@ -146,6 +146,7 @@ class Slices(msgspec.Struct, frozen=True, array_like=True):
     log_starts: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
     inherited: tuple[tuple[int, ...], ...] = ()
+    cuts: tuple[tuple[int, ...], ...] = ()
 
     @property
     def partition_count(self) -> int:

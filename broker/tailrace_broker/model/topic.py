@@ -103,7 +103,8 @@ class Partition(msgspec.Struct, frozen=True, rename="camel"):
 
     `sealed_end`: the end of a sealed one, which takes no more records; they go on in `children`.
     `parents` may be gone; then there is nothing to be read before this one but what else they name.
-    `log_start`: of a sealed one: what is below it is removed from all copies.
+    `log_start`: of a sealed one: what is below it is removed from all copies. `cuts`: tokens in it,
+    ascending, at which partitions before it met (`core.ring.origins`).
     """
 
     partition: int
@@ -116,6 +117,7 @@ class Partition(msgspec.Struct, frozen=True, rename="camel"):
     sealed_end: int | None = None
     children: tuple[int, ...] = ()
     log_start: int | None = None
+    cuts: tuple[int, ...] = ()
 
     @property
     def known_start(self) -> int:

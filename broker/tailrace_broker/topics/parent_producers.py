@@ -4,15 +4,14 @@ A sealed log never changes, so any whole copy of it will do: the one here, or an
 """
 
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 from uuid import UUID
 
 from tailrace_broker.codec.producers import Checkpoint, decode_checkpoint, encode_checkpoint
-from tailrace_broker.core.log.derived_ids import Links
 from tailrace_broker.core.log.parent_windows import AncestorWindows, ParentWindows
 from tailrace_broker.core.log.producers import WindowLimits
-from tailrace_broker.core.ring.origins import comes_through_several
+from tailrace_broker.core.ring.origins import masks_between
 from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.model.damage import given_up
 from tailrace_broker.model.errors import (
@@ -64,15 +63,19 @@ class ParentProducers:
             raise NotReadyError("the partition is not open")
         found: list[AncestorWindows] = []
         if not self._is_old(log, await _first_append_us(log)):
-            waiting = [*_parents_of(hosted.topic, partition, ())]
+            topic = hosted.topic
+            child = topic.at(partition)
+            waiting, seen = [*child.parents], set[int]()
             while waiting:
-                parent, links = waiting.pop()
-                if hosted.topic.find(parent) is None:  # no record of it is left
+                parent = topic.find(waiting.pop())
+                if parent is None or parent.partition in seen:  # no record of it is left
                     continue
-                remembered = await self._remembered(hosted, parent)
-                found.append(AncestorWindows(parent, links, remembered.checkpoint.producers))
+                seen.add(parent.partition)
+                remembered = await self._remembered(hosted, parent.partition)
+                masks, producers = masks_between(parent, child), remembered.checkpoint.producers
+                found.append(AncestorWindows(parent.partition, masks, producers))
                 if not self._is_old(log, remembered.first_append_us):
-                    waiting += _parents_of(hosted.topic, parent, links)
+                    waiting += parent.parents
         return ParentWindows(found)
 
     async def answer(self, target: bytes) -> bytes:
@@ -143,14 +146,6 @@ async def _first_append_us(log: PartitionLog) -> int:
             raise
         return 0
     return batches[0].header.append_time_us
-
-
-def _parents_of(topic: Topic, partition: int, links: Links) -> Iterator[tuple[int, Links]]:
-    """The parents with the links of the way from there (`core.ring.origins`)."""
-    child = topic.at(partition)
-    is_one_of_several = comes_through_several(topic, child)
-    for parent in child.parents:
-        yield parent, (parent, *links) if is_one_of_several else links
 
 
 async def _nobody(_: int, __: bytes) -> bytes:

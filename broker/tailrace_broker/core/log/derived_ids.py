@@ -1,21 +1,14 @@
-"""Ids of producers for what has come to a partition from one of several parents.
+"""Ids of producers in a partition that tells parts of a request from each other.
 
-See `core.ring.origins`.
+See `core.ring.origins`. The id is that of the request, changed by a mask. The mask depends on the
+partition and a token alone, and neither on the partitions that were before it nor on those that are
+still known: parents leave while requests are repeated, and a request that had another id then would
+be stored twice.
 """
 
-from functools import lru_cache
-from hashlib import blake2b
-
 _ID_BYTES = 16
-_CACHED = 4096
-
-# The partitions that an id has come through, each of them one of several parents of the next.
-Links = tuple[int, ...]
 
 
-@lru_cache(_CACHED)
-def derived_id(id: bytes, links: Links) -> bytes:
-    """Return the id of a producer for what has come through these partitions."""
-    for link in links:
-        id = blake2b(id + link.to_bytes(4, "little"), digest_size=_ID_BYTES).digest()
-    return id
+def derived_id(id: bytes, mask: int) -> bytes:
+    """Return the id with this mask; with it once more, the id again. Masks add up by `^`."""
+    return (int.from_bytes(id, "big") ^ mask).to_bytes(_ID_BYTES, "big") if mask else id

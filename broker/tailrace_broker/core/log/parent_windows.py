@@ -6,12 +6,13 @@ whole may be for the child: it has as many events as the original, or fewer.
 """
 
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from tailrace_broker.codec.producers import ProducerState
-from tailrace_broker.core.log.derived_ids import Links, derived_id
+from tailrace_broker.core.log.derived_ids import derived_id
 from tailrace_broker.core.log.producers import (
     ROWS,
     Producer,
@@ -29,10 +30,10 @@ class Inherited(NamedTuple):
 
 
 class AncestorWindows(NamedTuple):
-    """What one ancestor remembers. `links`: see `core.ring.origins`, of the way to the child."""
+    """What one ancestor remembers. `masks`: `core.ring.origins.masks_between` it and the child."""
 
     partition: int
-    links: Links
+    masks: Sequence[int]
     producers: Sequence[ProducerState]
 
 
@@ -46,9 +47,9 @@ class ParentWindows:
     ) -> None:
         self._limits = limits
         self._known: dict[bytes, list[tuple[int, ProducerState]]] = {}
-        for partition, links, producers in ancestors:
-            for each in producers:
-                self._known.setdefault(derived_id(each.id, links), []).append((partition, each))
+        for partition, masks, producers in ancestors:
+            for each, mask in product(producers, masks):
+                self._known.setdefault(derived_id(each.id, mask), []).append((partition, each))
 
     def find(self, producer: Producer, record_count: int, now_us: int) -> Inherited | None:
         """None: no ancestor has the request. SequenceUnknownError; SequenceReusedError."""

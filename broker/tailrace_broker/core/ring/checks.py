@@ -150,8 +150,11 @@ def _check_shape(held: RangeState, slices: Slices) -> None:
     assert slices.starts[0] == held.start, slices
     assert all(start < end for start, end in bounds_of(slices, held.end)), slices
     lineage = slices.parents, slices.inherited, slices.children
-    for each in (slices.first_offsets, slices.sealed_ends, *lineage):
+    for each in (slices.first_offsets, slices.sealed_ends, slices.cuts, *lineage):
         assert len(each) in (0, count), slices
+    for cuts, (start, end) in zip(slices.cuts, bounds_of(slices, held.end), strict=False):
+        assert [*cuts] == sorted({*cuts}), slices
+        assert all(start < cut < end for cut in cuts), slices
     assert len(slices.sealed_ends) == len(slices.children), slices
     assert len(slices.log_starts) in (0, len(slices.sealed_ends)), slices
     firsts = slices.firsts

@@ -1,88 +1,66 @@
-"""Which parent had the tokens of a partition that has several, so that its producers can be told.
+"""Which part of a request is which, in a partition that follows several others.
 
 A request may bring events for two partitions that have one child. Its parts have the same producer
-and sequence; in the child they are told from each other by an id that names the parent as well. A
-partition with one parent takes over its ids as they are.
+and sequence, and either may be stored without the other; in the child they are told from each other
+by ids. So a child is cut into *pieces*, where its parents met and where they were cut themselves,
+and each piece knows producers by ids of its own (`core.log.derived_ids`). A partition of one piece
+knows them as they are.
+
+The ring keeps the cuts with the partition for as long as that is there. So the ids of its requests
+stay what they are when its parents leave. What an ancestor remembers is found under the child's ids
+by the masks of both: the pieces of a child lie each in one piece of every ancestor.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import groupby
-from operator import itemgetter
+import struct
+from collections.abc import Mapping
+from hashlib import blake2b
 from typing import NamedTuple
 
 from tailrace_broker.core.ring.arithmetic import find_slice
 from tailrace_broker.model.topic import Partition, Topic
 
-# The partitions that a token has come through, each of them one of several parents of the next.
-Links = tuple[int, ...]
+_PIECE = struct.Struct("<Iq")
+_MASK_BYTES = 16
+NO_MASK = 0
 
 
 class Origins(NamedTuple):
-    """Of a partition: `links[i]` for tokens from `starts[i]` on."""
+    """Of a partition: the mask of its ids is `masks[i]` for tokens from `starts[i]` on."""
 
     starts: tuple[int, ...]
-    links: tuple[Links, ...]
+    masks: tuple[int, ...]
 
-    def of(self, token: int) -> Links:
-        """Return whence a token has come."""
-        return self.links[find_slice(self.starts, token)]
-
-
-def comes_through_several(topic: Topic, child: Partition) -> bool:
-    """Whether a partition has tokens of several parents, as far as it is known.
-
-    Of an only parent that is gone the parent may be named beside it: that has all of the tokens.
-    """
-    there = [each for each in map(topic.find, child.parents) if each is not None]
-    return len(child.parents) > 1 and not (
-        len(there) == 1
-        and there[0].token_start <= child.token_start
-        and child.token_end <= there[0].token_end
-    )
+    def of(self, token: int) -> int:
+        """Return the mask of a token."""
+        return self.masks[find_slice(self.starts, token)]
 
 
 def origins_of(topic: Topic) -> Mapping[int, Origins]:
-    """By partition, where it or an ancestor has several parents."""
-    if not any(len(each.parents) > 1 for each in topic.partitions):
-        return {}
-    pieces: dict[int, list[tuple[int, int, Links]]] = {}
-    for each in topic.partitions:  # a parent's id is below those of its children
-        bounds = each.token_start, each.token_end
-        missing = [parent for parent in each.parents if parent not in pieces]
-        # Of a parent that is gone, the tokens are those that no other one had.
-        is_of_several = comes_through_several(topic, each)
-        way: Links = (missing[0],) if len(missing) == 1 and is_of_several else ()
-        found = [(*bounds, way)]
-        for parent in sorted({*each.parents} & pieces.keys()):  # the latest counts
-            for start, end, links in _as_parent(pieces[parent], parent, is_of_several):
-                found = _with_piece(found, max(start, bounds[0]), min(end, bounds[1]), links)
-        pieces[each.partition] = _merged(found)
-    return {
-        partition: Origins(tuple(each[0] for each in found), tuple(each[2] for each in found))
-        for partition, found in pieces.items()
-        if any(links for _, _, links in found)
+    """By partition, of those that have several pieces."""
+    return {each.partition: _pieces(each) for each in topic.partitions if each.cuts}
+
+
+def masks_between(ancestor: Partition, child: Partition) -> tuple[int, ...]:
+    """Return the masks that make ids of the ancestor those of the child, for what both have."""
+    old, new = _pieces(ancestor), _pieces(child)
+    starts = {
+        start
+        for start in (*old.starts, *new.starts)
+        if max(ancestor.token_start, child.token_start)
+        <= start
+        < min(ancestor.token_end, child.token_end)
     }
+    return tuple(dict.fromkeys(old.of(start) ^ new.of(start) for start in sorted(starts)))
 
 
-def _as_parent(
-    pieces: list[tuple[int, int, Links]], parent: int, is_of_several: bool
-) -> Iterator[tuple[int, int, Links]]:
-    for start, end, links in pieces:
-        yield start, end, (*links, parent) if is_of_several else links
+def _pieces(partition: Partition) -> Origins:
+    starts = (partition.token_start, *partition.cuts)
+    if not partition.cuts:
+        return Origins(starts, (NO_MASK,))
+    return Origins(starts, tuple(_mask(partition.partition, start) for start in starts))
 
 
-def _with_piece(
-    pieces: list[tuple[int, int, Links]], start: int, end: int, links: Links
-) -> list[tuple[int, int, Links]]:
-    """The pieces, in token order, with `[start, end)` as it is here."""
-    if start >= end:
-        return pieces
-    before = [(a, min(b, start), way) for a, b, way in pieces if a < start]
-    after = [(max(a, end), b, way) for a, b, way in pieces if b > end]
-    return [*before, (start, end, links), *after]
-
-
-def _merged(pieces: list[tuple[int, int, Links]]) -> list[tuple[int, int, Links]]:
-    """Neighbours that have come the same way are one."""
-    runs = [list(run) for _, run in groupby(pieces, key=itemgetter(2))]
-    return [(run[0][0], run[-1][1], run[0][2]) for run in runs]
+def _mask(partition: int, start: int) -> int:
+    """Masks differ in all partitions: else an ancestor's id of one piece may be another's here."""
+    digest = blake2b(_PIECE.pack(partition, start), digest_size=_MASK_BYTES).digest()
+    return int.from_bytes(digest, "big")

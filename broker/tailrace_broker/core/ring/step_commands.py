@@ -4,6 +4,7 @@ The leaders of its ranges report the ends that they are sealed with. They append
 on until the step is done or cancelled, or another epoch has begun.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from uuid import UUID
@@ -392,20 +393,23 @@ class _Lineage:
             )
             position += len(each.starts)
         slices = [after.get(each.range_id, each) for each in topic.slices]
-        slices += self._new_slices(topic, parents_of, old_ids, old_ends)
+        slices += self._new_slices(topic, old, parents_of, old_ids, old_ends)
         return replace(topic, slices=tuple(slices), next_partition=new_ids.stop)
 
     def _new_slices(
         self,
         topic: TopicState,
+        old: Sequence[Slices],
         parents_of: list[tuple[int, ...]],
         old_ids: list[int],
         old_ends: list[int],
     ) -> list[Slices]:
         count = topic.settings.partitions_per_range
+        met = sorted({*chain.from_iterable((*each.starts, *chain(*each.cuts)) for each in old)})
         slices = []
         for number, child in enumerate(self._children):
             links = parents_of[number * count : (number + 1) * count]
+            cuts = tuple(_between(met, *bounds) for bounds in _slice_bounds(child, count))
             slices.append(
                 Slices(
                     child.id,
@@ -413,6 +417,7 @@ class _Lineage:
                     slice_starts(child.start, child.length_units, count),
                     tuple(max(old_ends[index] for index in one) for one in links),
                     tuple(tuple(old_ids[index] for index in one) for one in links),
+                    cuts=cuts if any(cuts) else (),
                 )
             )
         return slices
@@ -438,6 +443,11 @@ class _Lineage:
 
 def _ids(slices: Iterable[Slices]) -> list[int]:
     return [each.first_partition + index for each in slices for index in range(len(each.starts))]
+
+
+def _between(ordered: Sequence[int], start: int, end: int) -> tuple[int, ...]:
+    """Return those inside of `[start, end)`, without the start."""
+    return tuple(ordered[bisect_right(ordered, start) : bisect_left(ordered, end)])
 
 
 def _slice_bounds(child: RangeState, count: int) -> list[tuple[int, int]]:

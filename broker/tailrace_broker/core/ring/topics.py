@@ -102,6 +102,7 @@ def _partitions(owner: RangeState, slices: Slices) -> Iterator[Partition]:
         slices.sealed_ends or (None,) * count,
         slices.children or nothing,
         slices.log_starts or (None,) * count,
+        slices.cuts or nothing,
         strict=True,
     )
     gone = frozenset(slices.gone)

@@ -22,9 +22,10 @@ from tailrace_broker.codec.batch import BatchBody
 from tailrace_broker.codec.by_partition import PartitionRecords, split_keyed_lines, split_records
 from tailrace_broker.codec.columns import Int32s, RecordColumns
 from tailrace_broker.core.forwarding.partition_queue import is_sealed
-from tailrace_broker.core.log.derived_ids import Links, derived_id
+from tailrace_broker.core.log.derived_ids import derived_id
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.ring.arithmetic import token, tokens
+from tailrace_broker.core.ring.origins import NO_MASK
 from tailrace_broker.model.append_outcome import Appended, AppendFailed, AppendOutcome
 from tailrace_broker.model.errors import (
     InvalidBodyError,
@@ -133,10 +134,10 @@ class _Request(NamedTuple):
         placing = key if key is not None else sender.name
         return _derived(sender.producer, self.hosted.origins[partition].of(token(placing)))
 
-    def producer_through(self, links: Links) -> Producer | None:
-        """Likewise, of a part whose keys have come there through these partitions."""
+    def producer_with(self, mask: int) -> Producer | None:
+        """Likewise, of a part whose keys are of one piece of the partition."""
         sender = self.sender
-        return sender and _derived(sender.producer, links)
+        return sender and _derived(sender.producer, mask)
 
     def partition_of(self, key: bytes | None) -> int:
         """Return the partition.
@@ -306,14 +307,14 @@ class _Placed(NamedTuple):
     finer: Mapping[int, "_Place"]
 
     def place_of(self, number: int) -> "_Place":
-        return self.finer.get(number) or _Place(number, ())
+        return self.finer.get(number) or _Place(number, NO_MASK)
 
 
 class _Place(NamedTuple):
-    """A partition, and through which of its ancestors the keys of a part have come there."""
+    """A partition, and the mask of ids in the piece of it that the keys of a part are of."""
 
     partition: int
-    links: Links
+    mask: int
 
 
 def _placed(request: _Request, body: KeyedBody | RecordsBody) -> _Placed:
@@ -335,7 +336,7 @@ def _placed(request: _Request, body: KeyedBody | RecordsBody) -> _Placed:
         mine, here = origins[partition], partitions == partition
         first = _FINER + len(finer)
         numbers[here] = first + np.searchsorted(mine.starts, key_tokens[here], side="right") - 1
-        finer |= {first + at: _Place(partition, links) for at, links in enumerate(mine.links)}
+        finer |= {first + at: _Place(partition, mask) for at, mask in enumerate(mine.masks)}
     return _Placed(numbers, finer)
 
 
@@ -355,9 +356,9 @@ def _append_batch(request: _Request, body: BatchBody, moved: TailraceError | Non
     request.note_taken(body.record_count)
 
 
-def _derived(producer: Producer, links: Links) -> Producer:
-    """Return the producer as a partition knows it whose events have come through these."""
-    return Producer(derived_id(producer.id, links), producer.sequence) if links else producer
+def _derived(producer: Producer, mask: int) -> Producer:
+    """Return the producer as a piece of a partition knows it."""
+    return Producer(derived_id(producer.id, mask), producer.sequence)
 
 
 class _Format(NamedTuple):
@@ -418,7 +419,7 @@ class _Collected:
         except TailraceError as error:
             done(AppendFailed(error))
         else:
-            log.append_columns(columns, done, self._request.producer_through(place.links))
+            log.append_columns(columns, done, self._request.producer_with(place.mask))
             self._request.note_taken(count)
 
     def _add(self, number: int, partition: int, count: int, outcome: AppendOutcome) -> None:

@@ -16,13 +16,13 @@ from uuid import UUID
 
 from tailrace.wire import BatchHeader
 from tailrace_broker.codec.producers import TableEntry, encode_table
-from tailrace_broker.core.log.derived_ids import Links, derived_id
+from tailrace_broker.core.log.derived_ids import derived_id
 from tailrace_broker.core.log.leader_appends import LeaderAppends
 from tailrace_broker.core.log.parent_windows import AncestorWindows, ParentWindows
 from tailrace_broker.core.log.producers import Producer, ProducerWindows, WindowLimits
 from tailrace_broker.core.log.replica_tail import ReplicaTail
 from tailrace_broker.core.log.tail_events import Acknowledge, Fail, TailEffect
-from tailrace_broker.core.ring.origins import origins_of
+from tailrace_broker.core.ring.origins import masks_between, origins_of
 from tailrace_broker.model.append_outcome import Appended, AppendFailed, AppendOutcome, OnAppended
 from tailrace_broker.model.errors import NoLeaderError, SequenceUnknownError
 from tailrace_broker.model.replication import LogKey
@@ -216,12 +216,13 @@ class Producers:
     def _parents_of(self, topic: Topic, child: Partition) -> ParentWindows | None:
         """As `topics.parent_producers`; None: nobody with a whole copy of one is there."""
         found: list[AncestorWindows] = []
-        waiting = [*_links_of(child, ())]
+        waiting, seen = [*child.parents], set[int]()
         while waiting:
-            number, links = waiting.pop()
+            number = waiting.pop()
             parent = topic.find(number)
-            if parent is None:  # it was gone before anybody numbered what he sends
-                continue
+            if parent is None or number in seen:
+                continue  # it was gone before anybody numbered what he sends
+            seen.add(number)
             copies = self._ring.replicas.state.ranges[parent.range_id].complete
             key = LogKey(topic.topic_id, number)
             hosts = self._ring.replicas.hosts()
@@ -232,8 +233,8 @@ class Producers:
             for offset in range(log.start, log.end):
                 _learn(windows, offset, self._stored_as(log, offset))
             producers = windows.checkpoint(log.end).producers
-            found.append(AncestorWindows(number, links, producers))
-            waiting += _links_of(parent, links)
+            found.append(AncestorWindows(number, masks_between(parent, child), producers))
+            waiting += parent.parents
         return ParentWindows(found, LIMITS)
 
 
@@ -292,12 +293,6 @@ def _producer_in(topic: Topic, partition: int, request: Request) -> Producer:
     if origins is None:
         return producer
     return producer._replace(id=derived_id(producer.id, origins.of(request.token)))
-
-
-def _links_of(child: Partition, links: Links) -> list[tuple[int, Links]]:
-    """The parents with the links of the way from there."""
-    is_one_of_several = len(child.parents) > 1
-    return [(each, (each, *links) if is_one_of_several else links) for each in child.parents]
 
 
 def _do(effects: Iterable[TailEffect]) -> None:

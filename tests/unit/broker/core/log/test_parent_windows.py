@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace_broker.codec.producers import NO_SEQUENCE, ROW, ProducerState
-from tailrace_broker.core.log.derived_ids import Links, derived_id
+from tailrace_broker.core.log.derived_ids import derived_id
 from tailrace_broker.core.log.leader_appends import LeaderAppends
 from tailrace_broker.core.log.parent_windows import AncestorWindows, Inherited, ParentWindows
 from tailrace_broker.core.log.producers import Producer, WindowLimits
@@ -21,14 +21,15 @@ from tests.support.storage.batches import TOPIC_ID
 LIMITS = WindowLimits(age_us=10)
 ID = b"p" * 16
 PARENT, GRANDPARENT = 3, 1
+MASK = 77
 
 
 def state(*rows: tuple[int, int, int, int], forgotten: int = NO_SEQUENCE) -> ProducerState:
     return ProducerState(ID, forgotten, 0, b"".join(ROW.pack(*row) for row in rows))
 
 
-def windows(*states: ProducerState, links: Links = ()) -> ParentWindows:
-    return ParentWindows([AncestorWindows(PARENT, links, states)], LIMITS)
+def windows(*states: ProducerState, mask: int = 0) -> ParentWindows:
+    return ParentWindows([AncestorWindows(PARENT, [mask], states)], LIMITS)
 
 
 def find(
@@ -66,15 +67,15 @@ def test_what_a_parent_may_have_forgotten_is_unknown() -> None:
 def test_each_ancestor_is_looked_at_and_knows_the_producer_by_an_id_of_its_own() -> None:
     known = ParentWindows(
         [
-            AncestorWindows(PARENT, (PARENT,), [state((8, 200, 0, 1))]),
-            AncestorWindows(GRANDPARENT, (PARENT,), [state((7, 100, 0, 1))]),
+            AncestorWindows(PARENT, [MASK], [state((8, 200, 0, 1))]),
+            AncestorWindows(GRANDPARENT, [MASK], [state((7, 100, 0, 1))]),
         ],
         LIMITS,
     )
 
     assert find(known, 7) is None
-    assert find(known, 7, id=derived_id(ID, (PARENT,))) == Inherited(GRANDPARENT, 100)
-    assert find(known, 8, id=derived_id(ID, (PARENT,))) == Inherited(PARENT, 200)
+    assert find(known, 7, id=derived_id(ID, MASK)) == Inherited(GRANDPARENT, 100)
+    assert find(known, 8, id=derived_id(ID, MASK)) == Inherited(PARENT, 200)
 
 
 # --- the leader of a child ---

@@ -66,7 +66,7 @@ class Parents:
 
 def stored_by_parent(sequence: int) -> ParentWindows:
     rows = ROW.pack(sequence, 100, TIME_US, 1)
-    return ParentWindows([AncestorWindows(PARENT, (), [ProducerState(ID, NO_SEQUENCE, 0, rows)])])
+    return ParentWindows([AncestorWindows(PARENT, [0], [ProducerState(ID, NO_SEQUENCE, 0, rows)])])
 
 
 def test_appends_wait_in_their_order_until_the_parents_are_known(files: LogFiles) -> None:
