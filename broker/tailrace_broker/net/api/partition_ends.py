@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET
 
 from tailrace_broker.codec.records import format_timestamp
 from tailrace_broker.model.errors import NoLeaderError
@@ -86,9 +87,11 @@ async def _ask(
 
 
 def _said(state: PartitionState) -> PartitionEnds | None:
-    """None: the broker that was asked does not lead it."""
+    """None: the broker that was asked does not lead it, or does not have it if it is sealed."""
     if state.log_start is None or state.high_watermark is None:
         return None
+    if state.state == "sealed" and state.leader_url is not UNSET:
+        return None  # what the ring knows: before its first decision the log may begin later
     at_time = state.timestamp_offset
     return PartitionEnds(
         state.log_start, state.high_watermark, at_time if isinstance(at_time, int) else None

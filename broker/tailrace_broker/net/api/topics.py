@@ -468,26 +468,28 @@ def _state(
     is_unknown = log is not None and not (partition.range_id in led and log.knows_end)
     if is_unknown:
         log = None
+    is_sealed, is_hidden = partition.is_sealed, is_damaged(hosted, partition)
+    known_start = partition.known_start if is_sealed and not is_hidden else None
     members = {
         "partition": partition.partition,
         "range": partition.range_id,
         "epoch": partition.epoch,
         "first_offset": partition.first_offset,
-        "log_start": log and log.log_start,
+        "log_start": log.log_start if log else known_start,
         "high_watermark": log.high_watermark if log else partition.sealed_end,
         "log_end": log.log_end if log else partition.sealed_end,
-        "state": "sealed" if partition.is_sealed else "open",
+        "state": "sealed" if is_sealed else "open",
         "parents": list(partition.parents),
         "children": list(partition.children),
     }
-    if is_damaged(hosted, partition):
+    if is_hidden:
         members["state"] = "damaged"
-    elif log is None and not partition.is_sealed:
+    elif log is None and not is_sealed:
         members["state"] = "leaderless" if is_unknown else _condition(broker, partition)
     server = server_of(broker, partition.range_id)
     if server is not None and server != broker.ordinal:
         members["leader_url"] = url_of(server)
-    return {**members, "leader": None if partition.is_sealed else server}
+    return {**members, "leader": None if is_sealed else server}
 
 
 def _details(
