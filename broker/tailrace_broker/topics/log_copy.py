@@ -7,7 +7,8 @@ copy begins again. In the end all is read back from the disk and compared with w
 Offsets that the source has lost, as was accepted, are lost in the copy too. What is damaged there
 alone may be here, in the copy itself or in what was set aside of an earlier one. Batches are the
 source's if they lead up to its batch behind the damage: that names the epoch before it, in which an
-offset has one record, and so have all offsets before. At the end of a log nothing proves it.
+offset has one record, and so have all offsets before. At the end of a log they are the source's if
+they are of the epoch that the log was sealed in: its leader has sealed all that it had appended.
 """
 
 import asyncio
@@ -39,8 +40,15 @@ PIECE_BYTES = 1024 * 1024
 FLUSH_SECONDS = 30.0
 
 
+class SealedAt(NamedTuple):
+    """Where a log ends and in which epoch it was sealed, as the ring has committed it."""
+
+    end: int
+    epoch: int
+
+
 class SourceEnds(NamedTuple):
-    """Where the source's log begins, and where it was sealed."""
+    """Where the source's log begins, and where it ends."""
 
     log_start: int
     end: int
@@ -99,23 +107,31 @@ Pause = Callable[[float], Coroutine[Any, Any, None]]
 
 
 async def copy_log(
-    log: PartitionLog, source: CopySource, read_back: ReadBack, spare: Spare, pause: Pause
+    log: PartitionLog,
+    source: CopySource,
+    sealed: SealedAt,
+    read_back: ReadBack,
+    spare: Spare,
+    pause: Pause,
 ) -> Copied:
     """Make an open log the source's, up to the next loss that it does not have.
 
     Without one all is durable on return, and was read back. CorruptBatchError: it was not what was
-    sent. What the source raises; DiskFullError, StorageFailedError.
+    sent. What the source raises; DiskFullError, StorageFailedError. NotReadyError: the source does
+    not end where it was sealed.
     """
     loop = asyncio.get_running_loop()
     ends = await source.ends()
-    checksum = await _checksum_of_prefix(log, source, ends, read_back)
+    if ends.end != sealed.end:
+        raise NotReadyError(f"the source ends at {ends.end}, and was sealed at {sealed.end}")
+    checksum = await _checksum_of_prefix(log, source, ends, sealed.epoch, read_back)
     offset = ends.log_start if checksum is None else log.log_end
     fetched_bytes = 0
     while offset < ends.end:
         began_s = loop.time()
         batches = await source.read(offset)
         if isinstance(batches, DamagedPart):
-            batches = await _spared(source, ends, offset, batches, spare)
+            batches = await _spared(source, sealed, offset, batches, spare)
         if isinstance(batches, range):
             if checksum is None:
                 await _reset(log, offset, NO_EPOCH)
@@ -165,7 +181,11 @@ def reading_back(resources: LogResources) -> ReadBack:
 
 
 async def _checksum_of_prefix(
-    log: PartitionLog, source: CopySource, ends: SourceEnds, read_back: ReadBack
+    log: PartitionLog,
+    source: CopySource,
+    ends: SourceEnds,
+    sealed_epoch: int,
+    read_back: ReadBack,
 ) -> int | None:
     """The checksum of what is here; None: it is empty, or no beginning of the source's log."""
     if not log.log_start <= ends.log_start < log.log_end <= ends.end:
@@ -192,7 +212,8 @@ async def _checksum_of_prefix(
                 offset = headers[-1].end_offset
             if compared.is_damaged:
                 # A batch that is appended here must name the epoch.
-                is_proven = offset == compared.end == log.log_end < ends.end
+                is_followed = log.log_end < ends.end or headers[-1].epoch == sealed_epoch
+                is_proven = offset == compared.end == log.log_end and is_followed
                 if offset != compared.end:
                     break
             elif chained(headers) != compared.checksum or offset != compared.end:
@@ -221,14 +242,15 @@ async def _checksum_here(log: PartitionLog, ends: SourceEnds, read_back: ReadBac
 
 
 async def _spared(
-    source: CopySource, ends: SourceEnds, offset: int, damaged: DamagedPart, spare: Spare
+    source: CopySource, sealed: SealedAt, offset: int, damaged: DamagedPart, spare: Spare
 ) -> Sequence[StoredBatch]:
     """What the source cannot read, from here. NotReadyError: it is not here, or is another."""
-    end = min(damaged.end, ends.end)
+    end = min(damaged.end, sealed.end)
     found = await spare(offset, end)
     if found and (found[0].header.base_offset, found[-1].header.end_offset) == (offset, end):
-        behind = await source.read(end) if end < ends.end else damaged
-        if found[-1].header.epoch == _epoch_before(behind):
+        is_last = end == sealed.end
+        epoch = sealed.epoch if is_last else _epoch_before(await source.read(end))
+        if found[-1].header.epoch == epoch:
             return found
     raise NotReadyError(damaged.detail)
 

@@ -40,7 +40,7 @@ from tailrace_broker.storage.log.range_role import RangeRole
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.hosted_topic import open_logs
-from tailrace_broker.topics.log_copy import CopySource, ReadBack, copy_log, reading_back
+from tailrace_broker.topics.log_copy import CopySource, ReadBack, SealedAt, copy_log, reading_back
 from tailrace_broker.topics.set_aside_log import SetAsideLog
 
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.2, 30.0
@@ -191,10 +191,12 @@ class SealedCopies:
         assert self._resources is not None
         lost: range | None = None
         aside = self._set_aside(topic, partition)
+        assert partition.sealed_end is not None
+        sealed = SealedAt(partition.sealed_end, partition.epoch)
         while True:
             log = await self._open(topic, partition, lost)
             try:
-                copied = await copy_log(log, source, read_back, aside.batches, _pause)
+                copied = await copy_log(log, source, sealed, read_back, aside.batches, _pause)
                 self.copied_bytes += copied.size_bytes
                 self._directory.damaged.unreset.discard(_key_of(topic, partition))
             finally:

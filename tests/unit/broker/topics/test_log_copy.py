@@ -22,7 +22,7 @@ from tailrace_broker.model.errors import (
     NotReadyError,
     StorageFailedError,
 )
-from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.model.topic import NO_EPOCH, TopicSettings
 from tailrace_broker.storage.log.damage_file import record_loss
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics import log_copy
@@ -30,6 +30,7 @@ from tailrace_broker.topics.log_copy import (
     Compared,
     Copied,
     DamagedPart,
+    SealedAt,
     SourceEnds,
     copy_log,
     reading_back,
@@ -86,6 +87,11 @@ class FixedSource:
         return [each for each in self.batches if each.header.end_offset > offset][:2]
 
 
+async def sealed_as(source: FixedSource, epoch: int = NO_EPOCH) -> SealedAt:
+    """Where the source ends. Without an epoch nothing is proven by it."""
+    return SealedAt((await source.ends()).end, epoch)
+
+
 async def no_pause(_: float) -> None:
     pass
 
@@ -102,7 +108,9 @@ async def nothing_spare(_: int, __: int) -> Sequence[StoredBatch]:
 
 async def copied_by(engine: Engine, source: FixedSource) -> Copied:
     (log,) = engine.logs
-    return await copy_log(log, source, reading_back(engine.resources), nothing_spare, no_pause)
+    read_back = reading_back(engine.resources)
+    sealed = await sealed_as(source)
+    return await copy_log(log, source, sealed, read_back, nothing_spare, no_pause)
 
 
 async def contents(log: PartitionLog) -> bytes:
@@ -209,10 +217,10 @@ async def test_a_disk_that_keeps_something_else_has_no_whole_copy(tmp_path: Path
             flip(files.segment(), 500, 1)
             return await read_back(log, offset, max_bytes)
 
+        source = FixedSource(log_of(3))
+        sealed = await sealed_as(source)
         with pytest.raises(CorruptBatchError):
-            await copy_log(
-                engine.logs[0], FixedSource(log_of(3)), damaging, nothing_spare, no_pause
-            )
+            await copy_log(engine.logs[0], source, sealed, damaging, nothing_spare, no_pause)
 
 
 @on_a_loop
@@ -222,8 +230,10 @@ async def test_batches_that_are_whole_and_not_what_was_sent_are_found(tmp_path: 
         async def other(log: PartitionLog, offset: int, max_bytes: int) -> list[StoredBatch]:
             return log_of(3, mark=b"y")
 
+        source = FixedSource(log_of(3))
+        sealed = await sealed_as(source)
         with pytest.raises(CorruptBatchError, match="not what the source has sent"):
-            await copy_log(engine.logs[0], FixedSource(log_of(3)), other, nothing_spare, no_pause)
+            await copy_log(engine.logs[0], source, sealed, other, nothing_spare, no_pause)
 
 
 @on_a_loop
@@ -314,7 +324,9 @@ def test_each_piece_is_paced_by_how_long_it_took(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with follow(LogFiles(tmp_path)) as engine:
             read_back: Any = reading_back(engine.resources)
-            await copy_log(engine.logs[0], FixedSource(log_of(5)), read_back, nothing_spare, pause)
+            source = FixedSource(log_of(5))
+            sealed = await sealed_as(source)
+            await copy_log(engine.logs[0], source, sealed, read_back, nothing_spare, pause)
 
     scenario()
     assert len(paces) == 3
@@ -431,7 +443,7 @@ def epochs_of(*epochs: int) -> list[StoredBatch]:
 
 
 async def copy_beside(
-    files: LogFiles, source: FixedSource, spare: Sequence[StoredBatch]
+    files: LogFiles, source: FixedSource, spare: Sequence[StoredBatch], epoch: int = NO_EPOCH
 ) -> list[BatchHeader]:
     """With these batches set aside; what is there then."""
 
@@ -440,7 +452,8 @@ async def copy_beside(
 
     async with follow(files) as engine:
         (log,) = engine.logs
-        copied = await copy_log(log, source, reading_back(engine.resources), batches, no_pause)
+        read_back, sealed = reading_back(engine.resources), await sealed_as(source, epoch)
+        copied = await copy_log(log, source, sealed, read_back, batches, no_pause)
         assert copied.lost is None
         return [each.header for each in await read_all(log)]
 
@@ -523,5 +536,53 @@ def test_what_is_here_is_not_proven_by_what_is_given_up_behind_it(tmp_path: Path
         await copy_beside(files, FixedSource(BATCHES), [])
         with pytest.raises(NotReadyError):
             await copy_beside(files, Both(BATCHES, range(2, 4), range(4, 6)), [])
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lost", [range(5, 7), range(6, 7), range(7)])
+def test_damage_at_the_end_is_filled_with_what_is_of_the_epoch_of_the_seal(
+    tmp_path: Path, lost: range
+) -> None:
+    async def scenario() -> None:
+        files, source = LogFiles(tmp_path), DamagedSource(BATCHES, lost)
+        found = await copy_beside(files, source, BATCHES, epoch=3)
+        assert found == [each.header for each in BATCHES]
+        source.read_offsets.clear()
+        again = await copy_beside(files, source, [], epoch=3)
+        assert (again, source.read_offsets) == (found, [])
+
+    asyncio.run(scenario())
+
+
+def test_damage_at_the_end_is_not_filled_with_what_is_of_an_epoch_before(tmp_path: Path) -> None:
+    """It may be what another leader has cut."""
+
+    async def scenario() -> None:
+        files, source = LogFiles(tmp_path), DamagedSource(BATCHES, range(5, 7))
+        with pytest.raises(NotReadyError, match="it is damaged"):
+            await copy_beside(files, source, BATCHES, epoch=4)
+        await copy_beside(files, FixedSource(BATCHES), [])
+        with pytest.raises(NotReadyError, match="nothing proves"):
+            await copy_beside(files, source, [], epoch=4)
+
+    asyncio.run(scenario())
+
+
+def test_a_source_that_lacks_its_end_makes_no_whole_copy(tmp_path: Path) -> None:
+    """It has not noticed yet that its last batch is missing."""
+
+    async def scenario() -> None:
+        async with follow(LogFiles(tmp_path)) as engine:
+            read_back, source = reading_back(engine.resources), FixedSource(BATCHES[:-1])
+            with pytest.raises(NotReadyError, match="ends at 6, and was sealed at 7"):
+                await copy_log(
+                    engine.logs[0],
+                    source,
+                    SealedAt(7, 3),
+                    read_back,
+                    nothing_spare,
+                    no_pause,
+                )
 
     asyncio.run(scenario())

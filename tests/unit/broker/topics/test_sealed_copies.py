@@ -298,13 +298,13 @@ def test_what_the_source_has_lost_is_recorded_and_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ends(self: EmptySource) -> SourceEnds:
-        return SourceEnds(0, 7)
+        return SourceEnds(0, self._end)
 
     async def compare(self: EmptySource, start: int, end: int) -> Compared:
-        return Compared(0, 7, is_lost=True)
+        return Compared(0, self._end, is_lost=True)
 
     async def read(self: EmptySource, offset: int) -> range:
-        return range(offset, 7)
+        return range(offset, self._end)
 
     for method in (ends, compare, read):
         monkeypatch.setattr(EmptySource, method.__name__, method)
@@ -312,9 +312,9 @@ def test_what_the_source_has_lost_is_recorded_and_passed_over(
     async def play(world: World) -> None:
         await until(lambda: completed(world))
         [topic] = world.ring.state.topics.values()
-        for partition in range(2):
+        for partition, end in enumerate((100, 101)):
             path = tmp_path / str(topic.id) / str(partition)
-            assert accepted_losses(path) == [(0, 7)]
+            assert accepted_losses(path) == [(0, end)]
 
     scenario(tmp_path, monkeypatch, play)
 
