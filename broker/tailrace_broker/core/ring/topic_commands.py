@@ -22,6 +22,11 @@ TOPICS_MAX = 10_000
 
 _KNOWN = {each.encode_name for each in msgspec.structs.fields(TopicSettings)}
 
+_NOT_RESTORED = (
+    "it cannot be restored. Nothing of it is removed before its time: its records can be read from "
+    'the files until then (docs/operations.md, "Bring a deleted topic back")'
+)
+
 
 def create_topic(state: RingState, command: CreateTopic) -> RingState | Refusal:
     """The topic, unless one of these settings is there already."""
@@ -85,7 +90,7 @@ def restore_topic(state: RingState, command: RestoreTopic) -> RingState | Refusa
         return Refusal(
             "ring-changed",
             f'topic "{topic.name}" was deleted before brokers came or left, who copied sealed '
-            "partitions without it; it cannot be restored",
+            f"partitions without it; {_NOT_RESTORED}",
         )
     if command.new_name is not None:
         refusal = _check_name(command.new_name, may_be_internal=False)
@@ -152,7 +157,8 @@ def _check_lineage(state: RingState, topic: TopicState) -> Refusal | None:
         if held.is_sealed and not slices.sealed_ends:
             return Refusal(
                 "ring-changed",
-                f'topic "{topic.name}" was deleted before the ring changed; it cannot be restored',
+                f'topic "{topic.name}" was deleted before the ring changed, and nobody has said '
+                f"where its partitions ended; {_NOT_RESTORED}",
             )
         if held.step is not None:
             return Refusal(

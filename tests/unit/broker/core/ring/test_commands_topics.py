@@ -13,7 +13,7 @@ from tailrace_broker.model.commands import (
     PurgeTopics,
     RestoreTopic,
 )
-from tailrace_broker.model.ring_state import RingState
+from tailrace_broker.model.ring_state import Refusal, RingState
 from tailrace_broker.model.topic import NEW_TOPIC, TopicSettings
 from tests.support.ring.states import begin, done, led, refusal_of, stepped, with_topic
 
@@ -150,6 +150,20 @@ def test_a_topic_deleted_before_the_ring_changed_cannot_be_restored() -> None:
 
     assert refusal_of(begin(state), RestoreTopic(topic_id)) == "step-open"
     assert refusal_of(stepped(state), RestoreTopic(topic_id)) == "ring-changed"
+
+
+def test_a_topic_that_cannot_be_restored_stays_in_the_trash() -> None:
+    """Whoever asks is told that the records are there until it is purged."""
+    state = stepped(done(with_topic(led(registered=1)), DeleteTopic("orders", 5)))
+    (topic_id,) = state.deleted
+
+    refused = topic_commands.restore_topic(state, RestoreTopic(topic_id))
+
+    assert isinstance(refused, Refusal)
+    assert "Nothing of it is removed before its time" in refused.detail
+    assert refusal_of(state, RestoreTopic(topic_id)) == "ring-changed"
+    assert topic_id in state.deleted
+    assert 0 in state.ranges
 
 
 def test_a_topic_deleted_after_the_ring_changed_is_restored_with_its_lineage() -> None:
