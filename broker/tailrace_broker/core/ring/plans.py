@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tailrace_broker.core.ring.arithmetic import UNITS
 from tailrace_broker.core.ring.copies import with_copies
 from tailrace_broker.core.ring.step_commands import changed_ranges
+from tailrace_broker.core.ring.step_ends import partition_count
 from tailrace_broker.core.ring.steps import plan_step
 from tailrace_broker.model.ring_state import RangeState, RingState
 
@@ -49,15 +50,20 @@ def plan_ring(
     `sizes`: bytes of ranges, where they are known. O(steps * ranges).
     """
     assert 1 <= broker_count <= UNITS, broker_count
-    sizes = {**sizes}
+    sizes, first_planned_id = {**sizes}, state.next_range_id
     while state.broker_count != broker_count:
         grows = state.broker_count < broker_count
-        state, step = _step(state, 1 if grows else -1, sizes)
+        state, step = _step(state, 1 if grows else -1, sizes, first_planned_id)
         yield step
 
 
-def _step(state: RingState, by: int, sizes: dict[int, int]) -> tuple[RingState, PlannedStep]:
-    """The state after it: its ranges are whole, its topics as before."""
+def _step(
+    state: RingState, by: int, sizes: dict[int, int], first_planned_id: int
+) -> tuple[RingState, PlannedStep]:
+    """The state after it: its ranges are whole, its topics as before.
+
+    Ranges from `first_planned_id` on are of the plan, and have the partitions that topics want.
+    """
     count = state.broker_count
     plan = plan_step(before_count=count, after_count=count + by)
     parents, children = changed_ranges(state, plan)
@@ -89,7 +95,8 @@ def _step(state: RingState, by: int, sizes: dict[int, int]) -> tuple[RingState, 
         tuple(parents),
         children,
         continued,
-        len(parents) * per_range,
+        partition_count(state, (each.id for each in parents))
+        + sum(each.id >= first_planned_id for each in parents) * per_range,
         len(children) * per_range,
         tuple(_copies(state, after, sizes)),
     )

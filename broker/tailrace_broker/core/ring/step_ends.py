@@ -46,8 +46,8 @@ def step_end(before: RingState, after: RingState) -> StepEnd | None:
     return StepEnd(
         step,
         "",
-        sealed_partitions=_partition_count(after, step.parents),
-        new_partitions=_partition_count(after, children),
+        sealed_partitions=partition_count(after, step.parents),
+        new_partitions=partition_count(after, children),
         held_after_ms=held_after_ms,
     )
 
@@ -58,7 +58,8 @@ def participants(step: StepState, state: RingState) -> set[int]:
     return {ordinal for each in touched for ordinal in each.replicas}
 
 
-def _partition_count(state: RingState, ranges: Iterable[int]) -> int:
+def partition_count(state: RingState, ranges: Iterable[int]) -> int:
+    """Count the partitions that all topics have in these ranges. O(topics * ranges)."""
     wanted = frozenset(ranges)
     return sum(
         slices.partition_count

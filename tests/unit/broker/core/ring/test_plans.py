@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_broker.core.ring.plans import PlannedCopy, plan_ring
+from tailrace_broker.model.commands import AlterTopic, Reslice
 from tailrace_broker.model.ring_state import RangeState, RingState
-from tests.support.ring.states import led, stepped, with_topic
+from tests.support.ring.states import done, led, sealed, stepped, with_topic
 
 
 def tokens(ranges: tuple[RangeState, ...]) -> list[tuple[int, int, int, tuple[int, ...]]]:
@@ -53,6 +54,18 @@ def test_who_copies_what_is_named_with_what_that_is_now() -> None:
     assert {each.range_id for each in shrunk.copies} <= {*left}
     assert all(each.bytes in (sizes[each.range_id], None) for each in shrunk.copies)
     assert {each.bytes for each in plan_copies(led(4), 3)} <= {None}
+
+
+def test_what_is_sealed_is_counted_as_it_is_while_a_topic_is_resliced() -> None:
+    """What follows a range has the wanted number in any case."""
+    altered = done(with_topic(led()), AlterTopic("orders", {"partitionsPerRange": 3}))
+    begun = done(altered, Reslice(1))
+    half = done(begun, sealed(begun, 1, 100))
+    before, meanwhile = (list(plan_ring(state, 5, {})) for state in (altered, half))
+
+    assert [each.sealed_partitions for each in before] == [2, 2 + 3]
+    assert [each.sealed_partitions for each in meanwhile] == [2, 3 + 3]
+    assert [each.new_partitions for each in meanwhile] == [2 * 3, 3 * 3]
 
 
 def plan_copies(state: RingState, brokers: int) -> list[PlannedCopy]:
