@@ -127,14 +127,14 @@ def _of_sealed(sealed: Iterable[RangeDetails], full: int) -> Iterator[str]:
         complete = each.complete or ()
         if len(complete) >= full:
             continue
-        missing = ", ".join(str(one) for one in each.replicas if one not in complete)
         if complete:
+            missing = ", ".join(str(one) for one in each.replicas if one not in complete)
             yield (
                 f"range {each.id} has {len(complete)} of {full} complete copies: broker {missing} "
                 "copies it when it runs; watch ISR in tailrace ring status"
             )
         else:
-            yield f"range {each.id} has no complete copy: start broker {missing} with its data"
+            yield f"range {each.id} has no complete copy: {start_or_accept(each)}"
 
 
 def _of_step(ring: RingDetails, answers: Answers) -> Iterator[str]:

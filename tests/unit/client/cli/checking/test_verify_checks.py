@@ -179,7 +179,11 @@ def test_a_sealed_range_is_to_have_its_copies() -> None:
         )
     ]
     assert found(ring([sealed(())])) == [
-        ("sealed ranges", "range 9 has no complete copy: start broker 0, 1, 2 with its data")
+        (
+            "sealed ranges",
+            "range 9 has no complete copy: start broker 0 or 1 or 2 with the data that it had; "
+            "where that is lost for good: tailrace ring accept-loss 9 --broker 0",
+        )
     ]
     assert not found(ring([sealed((0,))], copies=1))
 
