@@ -180,9 +180,9 @@ def drain(*, brokers: int | None, dry_run: bool, data: Path, output: str, url: s
         sizes = _copy_sizes(client, wanted)
         cost = _steps_to(client, wanted, output)
         copies = Copies(client, sizes)
-        gone = []
+        gone, waiting = [], Waits()
         for ordinal in sorted(_outside(client, wanted), reverse=True):
-            _retire(client, ordinal, copies)
+            _retire(client, ordinal, copies, waiting)
             gone.append(ordinal)
         document = {"brokers": wanted, "retired": gone, **cost.document(), **copies.document()}
         names = ", ".join(map(str, gone)) or "none"
@@ -300,15 +300,15 @@ def _steps_to(client: "Client", wanted: int, output: str) -> Cost:
                 continue  # it was taken, and its answer was lost
             waiting.pause(error)
             continue
-        waiting = Waits()
+        waiting.restart()
         cost.steps.append(step)
         if output == "table":
             print(step_text(step), flush=True)
     return cost
 
 
-def _retire(client: "Client", ordinal: int, copies: Copies) -> None:
-    waiting = Waits()
+def _retire(client: "Client", ordinal: int, copies: Copies, waiting: "Waits") -> None:
+    waiting.restart()
     while True:
         try:
             client.retire(ordinal)
@@ -334,11 +334,15 @@ def _outside(client: "Client", brokers: int) -> Iterator[int]:
 
 
 class Waits:
-    """Says once what is waited for, and waits, longer each time."""
+    """Says what a command waits for when that changes, and waits, longer each time."""
 
     def __init__(self) -> None:
         self._pause_s = PAUSE_S_MIN
         self._said = ""
+
+    def restart(self) -> None:
+        """Begin with short pauses again; what was said last is not said again."""
+        self._pause_s = PAUSE_S_MIN
 
     def pause(self, error: ProblemError, more: str = "") -> None:
         """Raise what another try cannot help. `more`: how far what is waited for is."""

@@ -197,6 +197,19 @@ def test_what_passes_is_said_once_and_asked_again_after_longer_pauses(
     )
 
 
+def test_the_same_wait_at_the_next_step_is_not_said_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], slept: list[float]
+) -> None:
+    lags = refused("broker 2 is not in sync in range 5")
+    client = FixedClient(6, lags, lags)
+    client._answers += [lambda: None, lags]
+    run(monkeypatch, client, ring_size.shrink, brokers=4)
+
+    assert client.asked == [("shrink", 6)] * 3 + [("shrink", 5)] * 2
+    assert slept == [0.1, 0.2, 0.1]
+    assert capsys.readouterr().err == "waiting: broker 2 is not in sync in range 5\n"
+
+
 def test_pauses_have_an_end(slept: list[float]) -> None:
     waits = Waits()
     for _ in range(9):
