@@ -102,7 +102,7 @@ class CopySource(Protocol):
 ReadBack = Callable[[PartitionLog, int, int], Coroutine[Any, Any, list[StoredBatch]]]
 # What is here of the offsets `[start, end)` beside the copy: verified batches in order, or fewer.
 Spare = Callable[[int, int], Coroutine[Any, Any, Sequence[StoredBatch]]]
-# Called after each piece with how long it took.
+# Called after each piece with how long it took to write it and to fetch the next one meanwhile.
 Pause = Callable[[float], Coroutine[Any, Any, None]]
 
 
@@ -126,10 +126,9 @@ async def copy_log(
         raise NotReadyError(f"the source ends at {ends.end}, and was sealed at {sealed.end}")
     checksum = await _checksum_of_prefix(log, source, ends, sealed.epoch, read_back)
     offset = ends.log_start if checksum is None else log.log_end
-    fetched_bytes = 0
+    fetched_bytes, batches = 0, await _read(source, offset, ends)
     while offset < ends.end:
         began_s = loop.time()
-        batches = await source.read(offset)
         if isinstance(batches, DamagedPart):
             batches = await _spared(source, sealed, offset, batches, spare)
         if isinstance(batches, range):
@@ -142,10 +141,15 @@ async def copy_log(
         if checksum is None:
             await _reset(log, first.base_offset, first.previous_epoch)
             checksum = 0
-        await _append(log, batches)
+        appended = _begin_append(log, batches)
         checksum = chained(map(attrgetter("header"), batches), checksum)
         fetched_bytes += sum(each.header.batch_bytes for each in batches)
-        offset = log.log_end
+        offset = batches[-1].header.end_offset
+        batches = await _read(source, offset, ends)  # while those before are written
+        outcome = await appended
+        if isinstance(outcome, AppendFailed):
+            raise outcome.error
+        assert log.log_end == offset, (log.log_end, offset)
         await pause(loop.time() - began_s)
     if checksum is None:  # nothing of it is left at the source
         await _reset(log, ends.end, NO_EPOCH)
@@ -274,14 +278,22 @@ async def _reset(log: PartitionLog, offset: int, epoch: int) -> None:
     assert isinstance(outcome, LogIsCut), outcome  # it may lose all, and nobody leads it
 
 
-async def _append(log: PartitionLog, batches: Sequence[StoredBatch]) -> None:
+async def _read(
+    source: CopySource, offset: int, ends: SourceEnds
+) -> Sequence[StoredBatch] | range | DamagedPart:
+    """The piece of the source that begins there; nothing behind its end."""
+    return await source.read(offset) if offset < ends.end else ()
+
+
+def _begin_append(
+    log: PartitionLog, batches: Sequence[StoredBatch]
+) -> "asyncio.Future[AppendOutcome]":
+    """Append them; the outcome comes when they are written. StorageFailedError: they misfit."""
     done: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
     misfit = log.append_stored(batches, done.set_result)
     if misfit is not None:
         raise StorageFailedError(f"a batch does not follow what was copied before: {misfit}")
-    outcome = await done
-    if isinstance(outcome, AppendFailed):
-        raise outcome.error
+    return done
 
 
 async def _flush(log: PartitionLog, end: int) -> None:

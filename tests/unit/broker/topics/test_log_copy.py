@@ -333,6 +333,23 @@ def test_each_piece_is_paced_by_how_long_it_took(tmp_path: Path) -> None:
     assert all(each >= 0 for each in paces)
 
 
+@on_a_loop
+async def test_the_next_piece_is_fetched_while_one_is_written(tmp_path: Path) -> None:
+    class WatchingSource(FixedSource):
+        async def read(self, offset: int) -> Sequence[StoredBatch] | range | DamagedPart:
+            written_ends.append(log.log_end)
+            return await super().read(offset)
+
+    written_ends: list[int] = []
+    async with follow(LogFiles(tmp_path)) as engine:
+        (log,) = engine.logs
+        source = WatchingSource(log_of(6))
+        await copy(engine, source)
+
+    assert source.read_offsets == [0, 2, 4]
+    assert written_ends == [0, 0, 2]
+
+
 class HoledSource(FixedSource):
     """Has lost some of its offsets, which was accepted; a batch has one."""
 
