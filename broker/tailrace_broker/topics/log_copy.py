@@ -146,7 +146,7 @@ async def copy_log(
         fetched_bytes += sum(each.header.batch_bytes for each in batches)
         offset = batches[-1].header.end_offset
         batches = await _read(source, offset, ends)  # while those before are written
-        outcome = await appended
+        outcome = await asyncio.shield(appended)  # it is written, cancelled or not
         if isinstance(outcome, AppendFailed):
             raise outcome.error
         assert log.log_end == offset, (log.log_end, offset)
@@ -272,7 +272,7 @@ async def _reset(log: PartitionLog, offset: int, epoch: int) -> None:
     """It is empty from now on, and begins there, behind a batch of this epoch."""
     done: asyncio.Future[CutOutcome] = asyncio.get_running_loop().create_future()
     log.cut(offset, epoch, done.set_result, is_reset=True, may_lose=True)
-    outcome = await done
+    outcome = await asyncio.shield(done)
     if isinstance(outcome, CutFailed):
         raise outcome.error
     assert isinstance(outcome, LogIsCut), outcome  # it may lose all, and nobody leads it

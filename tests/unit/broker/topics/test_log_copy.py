@@ -350,6 +350,31 @@ async def test_the_next_piece_is_fetched_while_one_is_written(tmp_path: Path) ->
     assert written_ends == [0, 0, 2]
 
 
+@pytest.mark.parametrize("piece", [0, 1], ids=["reset", "append"])
+def test_a_copy_that_is_cancelled_leaves_its_write_to_end(tmp_path: Path, piece: int) -> None:
+    class CancellingSource(FixedSource):
+        async def read(self, offset: int) -> Sequence[StoredBatch] | range | DamagedPart:
+            if len(self.read_offsets) == piece:  # what comes next waits for the disk
+                tasks[0].cancel()
+            return await super().read(offset)
+
+    tasks: list[asyncio.Future[int]] = []
+    batches = log_of(6)
+
+    @on_a_loop
+    async def scenario() -> None:
+        async with follow(LogFiles(tmp_path)) as engine:
+            (log,) = engine.logs
+            tasks.append(asyncio.ensure_future(copy(engine, CancellingSource(batches))))
+            await asyncio.wait(tasks)
+            assert tasks[0].cancelled()
+            await log.close()
+
+            assert log.log_end == 2 * piece
+
+    scenario()
+
+
 class HoledSource(FixedSource):
     """Has lost some of its offsets, which was accepted; a batch has one."""
 
