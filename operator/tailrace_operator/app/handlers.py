@@ -22,6 +22,7 @@ _CHILD_KINDS = (
     ("", "v1", "services"),
     ("", "v1", "configmaps"),
     ("", "v1", "secrets"),
+    ("", "v1", "persistentvolumeclaims"),
     ("policy", "v1", "poddisruptionbudgets"),
     ("networking.k8s.io", "v1", "networkpolicies"),
 )
