@@ -22,6 +22,7 @@ from tailrace_operator.plan.actions import (
     Remove,
     RemoveFinalizer,
     ReplaceStatefulSet,
+    ReplaceVolume,
     RestartBroker,
     RetireBroker,
     StepRing,
@@ -70,6 +71,8 @@ def announcement(
         case RestartBroker():
             name = f"{owner.name}-{action.ordinal}"
             return Announcement("BrokerRestart", "Restart", f"{name}: {action.reason}")
+        case ReplaceVolume():
+            return Announcement("VolumeReplaced", "Replace", described(action))
         case GrowClaim():
             return Announcement("VolumeGrown", "Grow", f"{action.name}: to {action.size}")
         case PlacePod():

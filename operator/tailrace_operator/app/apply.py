@@ -30,6 +30,7 @@ from tailrace_operator.plan.actions import (
     Remove,
     RemoveFinalizer,
     ReplaceStatefulSet,
+    ReplaceVolume,
     RestartBroker,
     RetireBroker,
     StepRing,
@@ -69,7 +70,7 @@ async def apply(
         case GrowClaim():
             patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
             await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
-        case RestartBroker(ordinal, uid):
+        case RestartBroker(ordinal, uid) | ReplaceVolume(ordinal, uid):
             await kube.evict(f"{name}-{ordinal}", namespace=namespace, uid=uid)
         case Found(broker_count):
             return await admin.found(broker_count)

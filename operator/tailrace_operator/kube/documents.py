@@ -17,6 +17,8 @@ _REVISION_LABEL = "controller-revision-hash"
 _ANY_POD = re.compile('^pods "[^"]*" is forbidden: ')  # of a quota, for each pod in its turn
 _STARTING = frozenset({"ContainerCreating", "PodInitializing", ""})
 _IMAGE = frozenset({"ErrImagePull", "ImagePullBackOff"})  # in turns, of the same mistake
+_IN_USE = "kubernetes.io/pvc-protection"  # of a claim, as long as a pod uses it
+_GOING_CLAIM = " is being deleted"  # why no pod is made on a claim that ends in a moment
 _FAILED_RESIZE = frozenset({"ControllerResizeError", "NodeResizeError"})
 
 
@@ -153,7 +155,12 @@ def claims_of(name: str, documents: list[Document]) -> list[tuple[int, Document]
 
 def refusal_of(events: list[Document]) -> str | None:
     """Why the controller of StatefulSets makes no pod, by its last Event."""
-    own = [each for each in events if each.get("reason") in ("FailedCreate", "SuccessfulCreate")]
+    own = [
+        each
+        for each in events
+        if each.get("reason") in ("FailedCreate", "SuccessfulCreate")
+        and not str(each.get("message", "")).endswith(_GOING_CLAIM)
+    ]
     order = sorted(own, key=lambda each: (_time_of(each), each["reason"]))
     last: Document = order[-1] if order else {}
     if last.get("reason") != "FailedCreate":
@@ -195,6 +202,7 @@ def claim_of(
         version=metadata["resourceVersion"],
         volume=spec.get("volumeName", ""),
         is_deleting="deletionTimestamp" in metadata,
+        holder=next((each for each in metadata.get("finalizers") or () if each != _IN_USE), None),
         uid=metadata["uid"],
     )
 

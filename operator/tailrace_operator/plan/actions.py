@@ -101,6 +101,18 @@ class RestartBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceVolume:
+    """Evict the pod whose claim is being deleted, if it is still this one: the claim goes with it,
+    and the StatefulSet makes both anew. `copies`: those that others have of each event.
+    """
+
+    ordinal: int
+    pod_uid: str
+    claim: str
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepRing:
     """Make the ring of `brokers_before` brokers one by one broker larger, or smaller."""
 
@@ -142,6 +154,7 @@ ClusterAction = (
     | OwnClaim
     | GrowClaim
     | RestartBroker
+    | ReplaceVolume
     | StepRing
     | RetireBroker
     | DeleteClaim
@@ -203,6 +216,8 @@ def progress_reason(action: ClusterAction | TopicAction) -> str:
             return "UpdatingVolumes"
         case RestartBroker():
             return "Restarting"
+        case ReplaceVolume():
+            return "ReplacingVolume"
         case StepRing("grow"):
             return "Growing"
         case StepRing() | RetireBroker() | DeleteClaim():
@@ -239,6 +254,12 @@ def described(action: ClusterAction | TopicAction) -> str:
             return f"volume {name}: grows to {size}"
         case RestartBroker(ordinal, _, reason):
             return f"broker {ordinal}: restarted, {reason}"
+        case ReplaceVolume(ordinal, _, claim, copies):
+            others = "1 other copy" if copies == 1 else f"{copies} other copies"
+            return (
+                f"broker {ordinal}: volume {claim} is being deleted; the broker restarts on a new "
+                f"one and fills it from the ring, which has {others} of each event"
+            )
         case StepRing("grow", count):
             return f"a range is split for broker {count}"
         case StepRing(_, count):

@@ -104,26 +104,64 @@ def is_needed(cluster: Cluster, ordinal: int) -> bool:
     )
 
 
-def is_whole(cluster: Cluster) -> bool:
-    """Whether a broker can be taken away: as for a step, and all sealed ranges have their copies.
+def copies_elsewhere(cluster: Cluster, ordinal: int) -> int:
+    """Return how many other copies there are of all that a broker has.
 
-    The copies that a lost disk had of them come back after those of open ranges.
+    Copies of sealed ranges that are missing are in `Ring.sealed_short`.
     """
-    return can_step(cluster) and cluster.ring is not None and not cluster.ring.sealed_short
+    ring = cluster.ring
+    if ring is None:
+        return 0
+    its = (each for each in ring.ranges if ordinal in each.replicas)
+    return min([ring.copies - 1, *(len({*each.in_sync} - {ordinal}) for each in its)])
+
+
+def obstacle(cluster: Cluster, claim: Claim) -> str | None:
+    """Why a volume that is being deleted is not replaced; None: it is when all copies are there.
+
+    A disk takes a vote on the metadata with it, which the other voters must be able to give anew.
+    """
+    ring, ordinal = cluster.ring, claim.ordinal
+    if ring is None or copies_elsewhere(cluster, ordinal) < 1:
+        return "no other broker is known to have all of its data"
+    if claim.holder is not None:
+        return f"finalizer {claim.holder} keeps the claim"
+    if ordinal >= broker_count(cluster):
+        return f"broker {ordinal} joins or leaves the ring"
+    if ring.is_changing:
+        return "the ring changes"
+    if 2 * len(ring.voters - {ordinal}) <= len(ring.voters):
+        return "the metadata would have no majority of its voters"
+    return None
+
+
+def is_whole(cluster: Cluster) -> bool:
+    """Whether a broker can be taken away: all serve, and all ranges, sealed too, have their copies.
+
+    The copies that a lost disk had of sealed ranges come back after those of open ranges. Of a
+    volume that is being deleted nothing may be needed: it goes with its pod.
+    """
+    return (
+        _all_serve(cluster)
+        and cluster.ring is not None
+        and not cluster.ring.sealed_short
+        and all(obstacle(cluster, claim) is None for claim in deleting_claims(cluster))
+    )
 
 
 def can_step(cluster: Cluster) -> bool:
-    """Whether the ring can take a step: all serve as members, and nothing waits for a replica.
+    """Whether the ring can take a step: all serve, and no volume is about to be replaced."""
+    return _all_serve(cluster) and not deleting_claims(cluster)
 
-    And no volume goes: Kubernetes keeps it only as long as its pod runs.
-    """
+
+def _all_serve(cluster: Cluster) -> bool:
+    """Whether all brokers serve as members, and nothing waits for a replica."""
     ring = cluster.ring
     everyone = set(range(broker_count(cluster)))
     return (
         ring is not None
         and is_founded(cluster)
         and ring.metadata_leader is not None  # without it nobody can hand over or take over
-        and not deleting_claims(cluster)
         and ring.leaderless == 0
         and ring.under_replicated == 0
         and ready_ordinals(cluster) >= everyone

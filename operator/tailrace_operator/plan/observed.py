@@ -53,7 +53,8 @@ class Pod:
 class Claim:
     """A broker's PersistentVolumeClaim. `problem`: of a failed resize, or why it has no `volume`.
 
-    `owners`: the references to what it goes with, in this `version` of the object.
+    `owners`: the references to what it goes with, in this `version` of the object. `holder`: a
+    finalizer that keeps it when it is deleted and no pod uses it any more.
     """
 
     ordinal: int
@@ -66,6 +67,7 @@ class Claim:
     version: str = ""
     volume: str = ""
     is_deleting: bool = False
+    holder: str | None = None
     uid: str = ""
 
 
@@ -103,6 +105,7 @@ class Ring:
     `new_disks`: brokers that started on a disk without what they had. `registered`: those that
     belong to it, are about to, or have not left yet. `sealed_held`: by broker, how many sealed
     ranges count on its copy. `sealed_short`: sealed ranges that fewer than `copies` hold whole.
+    `voters`: brokers that vote on the metadata. `is_changing`: a step is open, or voters change.
     """
 
     cluster_id: str | None
@@ -116,6 +119,8 @@ class Ring:
     registered: frozenset[int] = frozenset()
     sealed_held: Mapping[int, int] = field(default_factory=dict)
     sealed_short: int = 0
+    voters: frozenset[int] = frozenset()
+    is_changing: bool = False
 
     @property
     def leaderless(self) -> int:

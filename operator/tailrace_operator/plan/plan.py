@@ -22,6 +22,7 @@ from tailrace_operator.plan.actions import (
     RecordFounding,
     Remove,
     ReplaceStatefulSet,
+    ReplaceVolume,
     RestartBroker,
 )
 from tailrace_operator.plan.drift import drift, quantity
@@ -31,6 +32,7 @@ from tailrace_operator.plan.facts import (
     away_ordinals,
     broker_count,
     controller_of,
+    copies_elsewhere,
     deleting_claims,
     is_founded,
     is_going,
@@ -41,6 +43,7 @@ from tailrace_operator.plan.facts import (
     pod_count,
     ready_ordinals,
     running_ordinals,
+    update_revision,
     wanted_claims,
     wanted_pods,
 )
@@ -348,24 +351,28 @@ def _cannot_grow(cluster: Cluster) -> Blocked | None:
 # --- restarts -------------------------------------------------------------------------------------
 
 
-def _restart(cluster: Cluster) -> RestartBroker | None:
-    """A pod of an earlier template. One that serves goes only when all others serve too.
+def _restart(cluster: Cluster) -> RestartBroker | ReplaceVolume | None:
+    """A pod of an earlier template, or whose volume is being deleted, these first. One that serves
+    goes only when all others serve too.
 
-    None goes while it is not known that the template is the wanted one, and nothing else; nor one
-    whose volume would go with it.
+    None goes while it is not known that the template is the wanted one, and nothing else.
     """
-    going = {claim.ordinal for claim in deleting_claims(cluster)}
-    outdated = [pod for pod in outdated_pods(cluster) if pod.ordinal not in going]
-    if cluster.stored_spec is None:
+    if cluster.stored_spec is None or update_revision(cluster) is None:
         return None
+    going = {claim.ordinal: claim for claim in deleting_claims(cluster)}
+    outdated = [pod for pod in outdated_pods(cluster) if pod.ordinal not in going]
     broken = _broken(cluster, outdated)
     if broken is not None:
         cause = "it does not run" if broken.problem is None else broken.problem
         return _restarted(cluster, broken, f"; {cause}")
-    if not outdated or not is_whole(cluster):
+    due = [pod for pod in wanted_pods(cluster) if pod.ordinal in going] or outdated
+    if not due or not is_whole(cluster):
         return None
     leader = None if cluster.ring is None else cluster.ring.metadata_leader
-    pod = min(outdated, key=lambda pod: (pod.ordinal == leader, pod.ordinal))
+    pod = min(due, key=lambda pod: (pod.ordinal == leader, pod.ordinal))
+    if claim := going.get(pod.ordinal):
+        copies = copies_elsewhere(cluster, pod.ordinal)
+        return ReplaceVolume(pod.ordinal, pod.uid, claim.name, copies)
     return _restarted(cluster, pod)
 
 

@@ -14,6 +14,7 @@ from tailrace_operator.plan.facts import (
     deleting_claims,
     is_founded,
     is_recorded,
+    obstacle,
     outdated_pods,
     ready_ordinals,
     wanted_claims,
@@ -94,24 +95,15 @@ def _problems(
 
 
 def _deleting(cluster: Cluster, claim: Claim) -> Problem:
-    """With the command that keeps the data; and that which does without, where others have all."""
-    ring, pod = cluster.ring, f"{cluster.owner.name}-{claim.ordinal}"
-    is_spare = (
-        ring is not None
-        and ring.copies > 1
-        and not (ring.under_replicated or ring.sealed_short or ring.leaderless)
-        and len(deleting_claims(cluster)) == 1
-    )
-    advice = "leave that pod alone, and to keep the data"
-    if is_spare:
-        advice = (
-            f"other brokers have all of its data, so that kubectl delete pod {pod} replaces it; "
-            "to keep it, leave that pod alone, and"
-        )
+    """With what happens next, and the command that keeps the data."""
+    pod, why = f"{cluster.owner.name}-{claim.ordinal}", obstacle(cluster, claim)
+    advice = "the broker gets a new one when all brokers serve and all copies are there"
+    if why is not None:
+        advice = f"it is not replaced: {why}; leave that pod alone"
     return Problem(
         "VolumeDeleting",
-        f"volume {claim.name} is being deleted, and goes when pod {pod} ends; {advice}: "
-        f"kubectl patch pv {claim.volume or 'NAME'} -p "
+        f"volume {claim.name} is being deleted, and goes when pod {pod} ends; {advice}; to keep "
+        f"its data: kubectl patch pv {claim.volume or 'NAME'} -p "
         '\'{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}\'',
     )
 

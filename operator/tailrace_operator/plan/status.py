@@ -12,6 +12,7 @@ from tailrace_operator.plan.actions import (
     Blocked,
     ClusterAction,
     RecordFounding,
+    ReplaceVolume,
     RestartBroker,
     described,
     progress_reason,
@@ -132,6 +133,8 @@ def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Cause | None:
     """None: the ring serves, all of it."""
     if isinstance(action, RestartBroker):
         return _restarting(cluster, action.ordinal, begun=1)
+    if isinstance(action, ReplaceVolume):
+        return _replacing(action.ordinal)
     count, ring = broker_count(cluster), cluster.ring
     everyone = set(range(count))
     running, ready = (
@@ -140,6 +143,8 @@ def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Cause | None:
     if is_recorded(cluster) and ready < count:
         away = away_ordinals(cluster)[0]
         before = str(cluster.status.get("phase", ""))
+        if before.partition("; ")[0] == _replacing(away).phase:
+            return _replacing(away, _why(cluster))
         if outdated_pods(cluster) or before.startswith(f"Restarting broker {away} ("):
             return _restarting(cluster, away, begun=0)
     if running < count:
@@ -179,6 +184,11 @@ def _why(cluster: Cluster) -> str:
 
 def _waiting(reason: str, message: str) -> _Cause:
     return _Cause(reason, f"Waiting: {message}", message)
+
+
+def _replacing(ordinal: int, why: str = "") -> _Cause:
+    message = f"broker {ordinal} restarts on a new volume{why}"
+    return _Cause("ReplacingVolume", f"Replacing the volume of broker {ordinal}{why}", message)
 
 
 def _restarting(cluster: Cluster, ordinal: int, *, begun: int) -> _Cause:

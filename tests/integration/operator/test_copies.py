@@ -117,6 +117,80 @@ def test_a_lost_volume_is_reported_until_its_broker_has_all_again() -> None:
     run_scenario(scenario())
 
 
+def delete_claim(kube: FakeKubernetes, ordinal: int) -> str:
+    """As `kubectl delete pvc --wait=false`; its uid."""
+    uid = str(kube.get("PersistentVolumeClaim", f"data-events-{ordinal}")["metadata"]["uid"])
+    kube.remove("PersistentVolumeClaim", f"data-events-{ordinal}")
+    return uid
+
+
+def is_another_claim(kube: FakeKubernetes, ordinal: int, uid: str) -> bool:
+    claim = kube.find("PersistentVolumeClaim", f"data-events-{ordinal}")
+    return claim is not None and claim["metadata"]["uid"] != uid
+
+
+def events(kube: FakeKubernetes, reason: str) -> list[tuple[str, str]]:
+    found = [each for each in kube.of_kind("Event") if each["reason"] == reason]
+    return [(each["type"], each["message"]) for each in found]
+
+
+def test_volumes_that_somebody_deletes_are_replaced_one_after_the_other() -> None:
+    async def scenario() -> None:
+        async with ring_of_three() as (kube, brokers, nodes):
+            brokers.is_catching_up = True
+            before = len(nodes.started)
+            old = {ordinal: delete_claim(kube, ordinal) for ordinal in (1, 2)}
+            await kube.until(lambda: phase(kube).startswith("Degraded: volume data-events-2 is"))
+            await kube.until(lambda: budget(kube) == 0)
+            await more_passes(kube)
+
+            assert is_another_claim(kube, 1, old[1])
+            assert not is_another_claim(kube, 2, old[2])
+            assert [ordinal for ordinal, _ in nodes.started[before:]] == [1]
+            assert evictions(kube) == 1
+            note = (
+                "broker 1: volume data-events-1 is being deleted; the broker restarts on a new one "
+                "and fills it from the ring, which has 2 other copies of each event"
+            )
+            assert events(kube, "VolumeReplaced") == [("Normal", note)]
+
+            brokers.is_catching_up = False
+            brokers.behind.clear()
+            await kube.until(lambda: is_another_claim(kube, 2, old[2]))
+            await kube.until(lambda: is_all_ready(kube) and phase(kube) == "Ready")
+            await kube.until(lambda: budget(kube) == 1)
+            assert [ordinal for ordinal, _ in nodes.started[before:]] == [1, 2]
+            assert [kind for kind, _ in events(kube, "VolumeDeleting")] == ["Warning"] * 2
+            assert events(kube, "PodNotCreated") == []
+
+    run_scenario(scenario())
+
+
+def test_a_volume_that_something_else_holds_is_not_replaced() -> None:
+    """No pod could be made on the claim, which would stay."""
+
+    async def scenario() -> None:
+        async with ring_of_three() as (kube, _, nodes):
+            claim, pods = "data-events-1", uids(kube)
+            nodes.is_away = True  # nothing else changes, so that the claim itself is noticed
+            held = kube.get("PersistentVolumeClaim", claim)["metadata"]["finalizers"]
+            finalizers = {"metadata": {"finalizers": [*held, "backup/wait"]}}
+            kube.edit("PersistentVolumeClaim", claim, finalizers)
+            old = delete_claim(kube, 1)
+            await kube.until(lambda: said(kube, "Degraded")[1] == "VolumeDeleting")
+            nodes.is_away = False
+            await kube.until(lambda: budget(kube) == 0)
+            await more_passes(kube)
+            assert "it is not replaced: finalizer backup/wait" in said(kube, "Degraded")[2]
+            assert uids(kube) == pods
+
+            kube.edit("PersistentVolumeClaim", claim, {"metadata": {"finalizers": held}})
+            await kube.until(lambda: is_another_claim(kube, 1, old))
+            await kube.until(lambda: is_all_ready(kube) and phase(kube) == "Ready")
+
+    run_scenario(scenario())
+
+
 def test_a_replica_that_falls_behind_is_noticed_though_no_object_changes() -> None:
     async def scenario() -> None:
         async with ring_of_three() as (kube, brokers, _):

@@ -63,10 +63,11 @@ class FakeNodes:
         template = spec["template"]
         revision = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
         for ordinal in range(spec["replicas"]):
-            self._claim(owner, ordinal)
+            is_going = self._claim(owner, ordinal)
             if self.kube.find("Pod", f"{name}-{ordinal}") is None:
-                if self.refusal is not None:
-                    self._refuse(owner, f"{name}-{ordinal}", self.refusal)
+                if self.refusal is not None or is_going:
+                    why = self.refusal or f"pvc data-{name}-{ordinal} is being deleted"
+                    self._refuse(owner, f"{name}-{ordinal}", why)
                     continue
                 self._pod(owner, ordinal, revision)
             self._run(self.kube.get("Pod", f"{name}-{ordinal}"), ordinal)
@@ -110,15 +111,18 @@ class FakeNodes:
             metadata = each["metadata"]
             pod = metadata["name"].partition("-")[2]
             if "deletionTimestamp" in metadata and self.kube.find("Pod", pod) is None:
-                gone = {"metadata": {"finalizers": None}}
+                others = [name for name in metadata["finalizers"] if name != PROTECTION]
+                gone = {"metadata": {"finalizers": others or None}}
                 self.kube.edit("PersistentVolumeClaim", metadata["name"], gone)
 
-    def _claim(self, owner: dict[str, Any], ordinal: int) -> None:
+    def _claim(self, owner: dict[str, Any], ordinal: int) -> bool:
+        """Make it, if it is not there; whether it is being deleted."""
         (template,) = owner["spec"]["volumeClaimTemplates"]
         name = f"{template['metadata']['name']}-{owner['metadata']['name']}-{ordinal}"
         claim = self.kube.find("PersistentVolumeClaim", name)
         if claim is None:
-            labels = owner["spec"]["selector"]["matchLabels"]
+            selected = owner["spec"]["selector"]["matchLabels"]
+            labels = {**template["metadata"].get("labels", {}), **selected}
             claim = self.kube.put(
                 {
                     "kind": "PersistentVolumeClaim",
@@ -128,6 +132,7 @@ class FakeNodes:
             )
         capacity = {"storage": claim["spec"]["resources"]["requests"]["storage"]}
         self.kube.edit("PersistentVolumeClaim", name, {"status": {"capacity": capacity}})
+        return "deletionTimestamp" in claim["metadata"]
 
     def _pod(self, owner: dict[str, Any], ordinal: int, revision: str) -> None:
         template, metadata = owner["spec"]["template"], owner["metadata"]

@@ -23,6 +23,7 @@ from tailrace_operator.plan.actions import (
     RecordFounding,
     Remove,
     ReplaceStatefulSet,
+    ReplaceVolume,
     RestartBroker,
     RetireBroker,
     StepRing,
@@ -189,6 +190,9 @@ class World:
         if pod.is_deleting:
             del self.pods[ordinal]
             self._leave(ordinal)
+            if self.claims[ordinal].is_deleting:
+                del self.claims[ordinal]
+                self.disks[ordinal] = None
         elif not pod.is_running and pod.problem is None:
             self.pods[ordinal] = replace(pod, is_running=True)
         elif ordinal in self.retired:
@@ -215,6 +219,11 @@ class World:
             self.behind.add(ordinal)
             self.disks[ordinal] = None
             self.end_pod(ordinal)
+
+    def delete_claim(self, ordinal: int) -> None:
+        """Somebody deletes it; of a ring that lives without it."""
+        if self.size >= COPIES and ordinal in self.claims:
+            self.claims[ordinal] = replace(self.claims[ordinal], is_deleting=True)
 
     def _leave(self, ordinal: int) -> None:
         everyone = set(range(self._count()))
@@ -274,6 +283,14 @@ class World:
             case GrowClaim(name, size):
                 self._grow(name, size)
             case RestartBroker(ordinal, uid):
+                assert not self.claims[ordinal].is_deleting, "its volume goes with its pod"
+                self._restart(ordinal, uid)
+            case ReplaceVolume(ordinal, uid, claim_name, copies):
+                assert self.claims[ordinal].is_deleting
+                assert self.claims[ordinal].name == claim_name
+                assert self.in_sync() == set(range(self.size)), "others have all that it has"
+                assert copies == min(COPIES, self.size) - 1 > 0
+                assert {ordinal} != self.voters(), "others vote"
                 self._restart(ordinal, uid)
             case StepRing(kind, before):
                 self._step_ring(before, 1 if kind == "grow" else -1)
@@ -377,6 +394,10 @@ class World:
         founded = asked if self.founded is None else self.founded.broker_count
         return self.size or founded
 
+    def voters(self) -> set[int]:
+        """Those of lowest ordinal."""
+        return set(range(3)) if self.size >= 3 else {0}
+
     def _cluster_id(self) -> str | None:
         return next(filter(None, self.disks.values()), None)
 
@@ -405,6 +426,7 @@ class World:
             sealed_held={each: count for each, count in self.held.items() if count},
             ranges=() if cluster_id is None else ranges_of(self._count(), self.in_sync(), serving),
             brokers=brokers,
+            voters=frozenset(self.voters()),
         )
 
 

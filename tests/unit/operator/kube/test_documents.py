@@ -112,6 +112,17 @@ QUOTA = (
             ],
             None,  # within one second it is not known: a success is not forgotten
         ),
+        (
+            [
+                event(
+                    "FailedCreate",
+                    "2026-01-01T00:00:01Z",
+                    "create Pod events-1 in StatefulSet events failed error: pvc data-events-1 is "
+                    "being deleted",
+                )
+            ],
+            None,  # as when a volume is replaced: the claim ends a moment after its pod
+        ),
     ],
 )
 def test_the_last_event_of_a_stateful_set_says_why_it_makes_no_pod(
@@ -145,6 +156,28 @@ def test_a_claim_says_that_there_is_no_storage_class(
     assert (claim.problem is None) == (said is None)
     assert said is None or said in str(claim.problem)
     assert (claim.volume, claim.is_deleting) == (spec.get("volumeName", ""), False)
+
+
+@pytest.mark.parametrize(
+    ("finalizers", "holder"),
+    [
+        ([], None),
+        (["kubernetes.io/pvc-protection"], None),
+        (["kubernetes.io/pvc-protection", "backup/wait"], "backup/wait"),
+    ],
+)
+def test_a_claim_that_is_deleted_says_what_holds_it_beside_its_pod(
+    finalizers: list[str], holder: str | None
+) -> None:
+    metadata = {"name": "data-events-1", "resourceVersion": "7", "uid": "c-1"}
+    document = {
+        "metadata": {**metadata, "deletionTimestamp": "now", "finalizers": finalizers},
+        "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+    }
+
+    claim = claim_of(1, document, is_expandable=False)
+
+    assert (claim.is_deleting, claim.holder) == (True, holder)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What is done next about the volumes of a StreamCluster: they grow, and stay or go with it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,13 @@ from tailrace_operator.plan.actions import (
     GrowClaim,
     OwnClaim,
     RecordFounding,
+    ReplaceVolume,
     RestartBroker,
+    StepRing,
 )
-from tailrace_operator.plan.manifests import owner_reference
-from tailrace_operator.plan.observed import Claim
+from tailrace_operator.plan.facts import is_whole, obstacle
+from tailrace_operator.plan.manifests import children, owner_reference
+from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Ring
 from tests.support.operator.kubernetes_world import (
     OWNER,
     STATEFUL_SET,
@@ -20,6 +24,7 @@ from tests.support.operator.kubernetes_world import (
     action_of,
     blocked,
     settled,
+    with_ranges,
 )
 
 
@@ -149,3 +154,164 @@ def test_volumes_that_cannot_grow_keep_no_broker_from_its_new_template() -> None
 
     assert [restart.ordinal for restart in restarts] == [1, 2, 0]
     assert blocked(world.observed()).reason == "VolumesCannotGrow"
+
+
+# --- claims that somebody deletes -----------------------------------------------------------------
+
+
+def restarts(actions: list[ClusterAction]) -> list[RestartBroker | ReplaceVolume]:
+    return [each for each in actions if isinstance(each, RestartBroker | ReplaceVolume)]
+
+
+def test_volumes_that_are_being_deleted_are_replaced_one_by_one() -> None:
+    """`World` asserts that all copies are there again before the next one goes."""
+    world = settled()
+    uids = {ordinal: pod.uid for ordinal, pod in world.pods.items()}
+    for ordinal in range(3):
+        world.delete_claim(ordinal)
+
+    actions = world.settle()
+
+    assert restarts(actions) == [
+        ReplaceVolume(ordinal, uids[ordinal], f"data-events-{ordinal}", copies=2)
+        for ordinal in (1, 2, 0)  # the metadata leader is the last
+    ]
+    assert not any(claim.is_deleting for claim in world.claims.values())
+    assert world.status["phase"] == "Ready"
+
+
+def test_a_broker_whose_volume_goes_is_replaced_first_and_is_not_restarted_again() -> None:
+    world = settled()
+    world.delete_claim(2)
+    world.change(settings={"ioThreads": 4})
+
+    actions = restarts(world.settle())
+
+    assert [(type(each), each.ordinal) for each in actions] == [
+        (ReplaceVolume, 2),
+        (RestartBroker, 1),
+        (RestartBroker, 0),
+    ]
+
+
+def test_a_ring_of_one_keeps_its_volume_and_its_broker() -> None:
+    world = settled(brokers=1)
+    world.claims[0] = replace(world.claims[0], is_deleting=True)
+    world.change(settings={"ioThreads": 4})
+
+    assert restarts(world.settle()) == []
+    assert world.status["phase"].startswith("Degraded: volume data-events-0 is being deleted")
+
+
+def test_of_two_brokers_the_only_voter_keeps_its_volume() -> None:
+    """The other one has all events, and not the vote."""
+    world = settled(brokers=2)
+    world.claims[1] = replace(world.claims[1], is_deleting=True)
+    (action,) = restarts(world.settle())
+    assert (action.ordinal, getattr(action, "copies", None)) == (1, 1)
+
+    world.claims[0] = replace(world.claims[0], is_deleting=True)
+
+    assert restarts(world.settle()) == []
+    why = "the metadata would have no majority of its voters"
+    assert obstacle(world.observed(), world.claims[0]) == why
+
+
+def of_ring(cluster: Cluster, **changes: object) -> Cluster:
+    assert isinstance(cluster.ring, Ring)
+    return replace(cluster, ring=replace(cluster.ring, **changes))  # type: ignore[arg-type]
+
+
+def of_claim(cluster: Cluster, **changes: object) -> Cluster:
+    claims = [replace(c, **changes) if c.ordinal == 1 else c for c in cluster.claims]  # type: ignore[arg-type]
+    return replace(cluster, claims=tuple(claims))
+
+
+def without_stateful_set(cluster: Cluster) -> Cluster:
+    """It is being deleted, and makes no pod."""
+    live = cluster.children[STATEFUL_SET]
+    going = {**live, "metadata": {**live["metadata"], "deletionTimestamp": "now"}}
+    return replace(cluster, children={**cluster.children, STATEFUL_SET: going})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda c: of_ring(c, copies=1), "no other broker is known to have all of its data"),
+        (
+            lambda c: replace(c, ring=with_ranges(c.ring, behind={0, 2})),
+            "no other broker is known to have all of its data",
+        ),
+        (lambda c: replace(c, ring=None), "no other broker is known to have all of its data"),
+        (lambda c: of_claim(c, holder="backup/wait"), "finalizer backup/wait keeps the claim"),
+        (lambda c: of_ring(c, is_changing=True), "the ring changes"),
+        (
+            lambda c: of_ring(c, voters=frozenset({1})),
+            "the metadata would have no majority of its voters",
+        ),
+        (
+            lambda c: of_ring(c, voters=frozenset({0, 1})),
+            "the metadata would have no majority of its voters",
+        ),
+        (lambda c: of_ring(c, broker_count=1), "broker 1 joins or leaves the ring"),
+        (lambda c: replace(c, ring=with_ranges(c.ring, behind={2})), None),
+        (lambda c: of_ring(c, sealed_short=1), None),
+        (lambda c: of_ring(c, metadata_leader=None), None),
+        (lambda c: of_ring(c, brokers=c.ring.brokers[:2]), None),
+        (lambda c: replace(c, stored_spec=None), None),
+        (without_stateful_set, None),
+        (lambda c: replace(c, owner=replace(OWNER, is_paused=True)), None),
+    ],
+    ids=[
+        "one copy",
+        "others are behind",
+        "nobody answers",
+        "another finalizer",
+        "a step",
+        "the only voter",
+        "one of two voters",
+        "not of the ring",
+        "another is behind",
+        "a sealed range lacks a copy",
+        "no metadata leader",
+        "another does not answer",
+        "another template",
+        "no StatefulSet",
+        "paused",
+    ],
+)
+def test_a_volume_is_not_replaced(change: Callable[[Cluster], Cluster], why: str | None) -> None:
+    world = settled()
+    world.delete_claim(1)
+    cluster = change(world.observed())
+    budget = ChildName("PodDisruptionBudget", "events")
+    cluster = replace(cluster, children={**cluster.children, budget: children(cluster)[budget]})
+
+    assert not isinstance(action_of(cluster), ReplaceVolume | RestartBroker)
+    (claim,) = [each for each in cluster.claims if each.is_deleting]
+    assert obstacle(cluster, claim) == why
+    assert why is None or not is_whole(cluster)
+
+
+def test_nodes_are_drained_only_when_a_volume_that_goes_can_be_replaced() -> None:
+    def allowed(cluster: Cluster) -> object:
+        budget = children(cluster)[ChildName("PodDisruptionBudget", "events")]
+        return budget["spec"]["maxUnavailable"]
+
+    world = settled()
+    world.delete_claim(1)
+
+    assert allowed(world.observed()) == 1
+    assert allowed(of_claim(world.observed(), holder="backup/wait")) == 0
+
+
+def test_the_ring_takes_no_step_before_a_volume_is_replaced() -> None:
+    world = settled()
+    world.delete_claim(1)
+    world.change(brokers=4)
+
+    actions = world.settle()
+
+    (replacement,) = restarts(actions)
+    (step,) = [each for each in actions if isinstance(each, StepRing)]
+    assert actions.index(replacement) < actions.index(step)

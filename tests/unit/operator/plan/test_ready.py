@@ -257,16 +257,37 @@ STATES = (
     State(
         "a volume goes",
         claim(is_deleting=True),
+        "Replacing the volume of broker 1",
+        "ReplacingVolume",
+        "VolumeDeleting",
+    ),
+    State(
+        "a volume goes while a broker is behind",
+        together(claim(is_deleting=True), ranges(behind={2})),
         "Degraded: volume data-events-1 is being deleted",
         "VolumeDeleting",
         "VolumeDeleting",
     ),
     State(
-        "a volume goes while settings change",
-        together(claim(is_deleting=True), pod(revision="earlier")),
-        "Degraded: volume data-events-1 is being deleted",
+        "a volume goes with its pod",
+        together(
+            claim(is_deleting=True),
+            no_pod(1),
+            seen(status={"phase": "Replacing the volume of broker 1"}),
+        ),
+        "Replacing the volume of broker 1",
+        "ReplacingVolume",
         "VolumeDeleting",
-        "VolumeDeleting",
+    ),
+    State(
+        "a new volume has no node",
+        together(
+            waits("Unschedulable: 0/3 nodes are available"),
+            seen(status={"phase": "Replacing the volume of broker 1; and so on"}),
+        ),
+        "Replacing the volume of broker 1; broker 1: Unschedulable",
+        "ReplacingVolume",
+        "BrokerFails",
     ),
     State(
         "no StorageClass",
@@ -490,32 +511,28 @@ def test_a_ring_that_lost_an_object_is_repaired(name: ChildName) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "is_spare"),
+    ("change", "what"),
     [
-        (seen(), True),
-        (ranges(behind={2}), False),
-        (ranges(leaderless={0}), False),
-        (ring(copies=1), False),
-        (seen(ring=None), False),
-        (lambda c: replace(c, claims=tuple(replace(v, is_deleting=True) for v in c.claims)), False),
+        (seen(), "the broker gets a new one when"),
+        (ranges(behind={2}), "the broker gets a new one when"),
+        (ring(copies=1), "it is not replaced: no other broker is known to have all of its data"),
+        (claim(holder="backup/wait"), "it is not replaced: finalizer backup/wait keeps the claim"),
     ],
-    ids=["well", "another is behind", "no leader", "one copy", "nobody answers", "all go"],
+    ids=["well", "another is behind", "one copy", "held"],
 )
-def test_a_volume_may_go_when_others_have_all_of_its_data(
-    change: Change, *, is_spare: bool
-) -> None:
+def test_what_becomes_of_a_volume_that_is_being_deleted(change: Change, what: str) -> None:
     cluster = change(claim(is_deleting=True)(settled().observed()))
 
     problem = first_problem(cluster, None, None)
 
     assert problem is not None
     assert problem.reason == "VolumeDeleting"
-    assert ("so that kubectl delete pod events-1 replaces it" in problem.message) == is_spare
+    assert f"goes when pod events-1 ends; {what}" in problem.message
     assert "kubectl patch pv NAME -p" in problem.message
 
 
 @pytest.mark.parametrize(
-    "change", [claim(is_deleting=True), ring(brokers=()), seen(stored_spec=None)]
+    "change", [claim(is_deleting=True, holder="x"), ring(brokers=()), seen(stored_spec=None)]
 )
 def test_brokers_that_may_not_be_restarted_yet_are_not_up_to_date(change: Change) -> None:
     """While a volume goes, a broker does not answer, or the template is not known."""

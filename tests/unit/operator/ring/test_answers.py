@@ -10,6 +10,7 @@ from tailrace.protocol.ring_values import (
     Registration,
     RingDetails,
     RingMetadata,
+    RingStep,
     StepResult,
 )
 from tailrace_operator.plan.observed import Broker, Range
@@ -113,6 +114,25 @@ def test_a_sealed_range_lacks_copies_alone(complete: tuple[int, ...], short: int
     ring = ring_of(a_ring(sealed), (), None)
 
     assert (ring.under_replicated, ring.sealed_short) == (0, short)
+
+
+STEP = RingStep(
+    id=1, kind="grow", brokers_before=3, brokers_after=4, parents=(0,), sealed=(), phase="waiting"
+)
+
+
+@pytest.mark.parametrize(
+    ("next_voters", "step", "is_changing"),
+    [((), None, False), ((0, 1, 2), None, True), ((), STEP, True)],
+)
+def test_a_ring_changes_while_a_step_is_open_or_its_voters_are_being_replaced(
+    next_voters: tuple[int, ...], step: RingStep | None, *, is_changing: bool
+) -> None:
+    metadata = replace(METADATA, next_voters=next_voters)
+
+    ring = ring_of(replace(a_ring(a_range()), metadata=metadata, step=step), (), None)
+
+    assert (sorted(ring.voters), ring.is_changing) == ([0, 1, 2], is_changing)
 
 
 @pytest.mark.parametrize(
