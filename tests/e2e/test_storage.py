@@ -1,4 +1,4 @@
-"""Volumes grow while the ring works, never shrink; lost ones fill from the other brokers."""
+"""Volumes grow while the ring works, never shrink; deleted ones are replaced, and fill again."""
 
 from tests.e2e.client_pod import ClientPod
 from tests.e2e.kubernetes import Kubernetes
@@ -45,7 +45,7 @@ def test_storage_grows_without_a_restart(kubernetes: Kubernetes) -> None:
     assert "storage can grow, not shrink (now 2Gi)" in refused
 
 
-def test_all_volumes_are_lost_one_after_the_other_and_no_event(
+def test_all_volumes_are_replaced_one_after_the_other_and_no_event_is_lost(
     kubernetes: Kubernetes, client: ClientPod
 ) -> None:
     found(kubernetes, stream_cluster(brokers=3), topic(TOPIC), topic(BULK))
@@ -57,7 +57,7 @@ def test_all_volumes_are_lost_one_after_the_other_and_no_event(
         for ordinal in (1, 0, 2):
             kubernetes.until(load.grows_by(EVENTS_BETWEEN), "producers write")
             with kubernetes.running(*WATCH_PHASES) as watch:
-                lose_volume(kubernetes, ordinal)
+                replace_volume(kubernetes, ordinal)
                 # Whatever the order in which the operator sees that it is there, and has all.
                 kubernetes.wait("poddisruptionbudget/events", "jsonpath={.spec.maxUnavailable}=1")
                 kubernetes.wait("trc/events", "Degraded=False")
@@ -66,9 +66,11 @@ def test_all_volumes_are_lost_one_after_the_other_and_no_event(
                 kubernetes.say(f"STATUS: {phase}")
             disk = f"broker {ordinal}, on a new disk, gets what it lacks from the others"
             assert any(phase.startswith("Catching up: ") and disk in phase for phase in phases)
+            assert any(phase == f"Replacing the volume of broker {ordinal}" for phase in phases)
             assert copies(client, url) == [3, 3, 3]
         kubernetes.until(load.grows_by(EVENTS_BETWEEN), "producers write")
 
+    assert len(replacements(kubernetes)) == 3
     assert_kept(kubernetes, load, client, url, TOPIC)
     ends = [each["highWatermark"] for each in client.partitions(url, BULK).values()]
     assert sum(ends) == BULK_MIB * 16
@@ -77,10 +79,10 @@ def test_all_volumes_are_lost_one_after_the_other_and_no_event(
     )
 
 
-def test_brokers_restart_when_a_volume_that_is_new_is_full(
+def test_a_volume_is_replaced_before_brokers_restart_with_other_settings(
     kubernetes: Kubernetes, client: ClientPod
 ) -> None:
-    """The settings change while a broker gets its data: no other goes before it has all."""
+    """A claim is deleted and the settings change: no other broker goes before it has all again."""
     found(kubernetes, stream_cluster(brokers=3), topic(TOPIC), topic(BULK))
     url = url_of(kubernetes)
     client.fill(url, BULK, BULK_MIB)
@@ -91,8 +93,8 @@ def test_brokers_restart_when_a_volume_that_is_new_is_full(
         kubernetes.running(*WATCH_PODS) as pods,
     ):
         kubernetes.until(load.grows_by(EVENTS_BETWEEN), "producers write")
-        before = uids_of_pods(kubernetes)
-        lose_volume(kubernetes, 1)
+        before, volumes = uids_of_pods(kubernetes), [volume(kubernetes, each) for each in range(3)]
+        kubernetes.show("delete", "pvc", "data-events-1", "--wait=false")
         kubernetes.apply(stream_cluster(brokers=3, settings={"ioThreads": 4}))
         kubernetes.until(lambda: all_are_new(kubernetes, before), "all brokers have restarted")
         kubernetes.wait("trc/events", "Progressing=False")
@@ -103,24 +105,42 @@ def test_brokers_restart_when_a_volume_that_is_new_is_full(
     kubernetes.show("get", "events", "--field-selector", "involvedObject.kind=StreamCluster")
     kubernetes.say(f"brokers away at once: {away}; copies in sync: {fewest} or more")
     assert (away, fewest) == (1, 2)
+    is_new = [volume(kubernetes, each) != volumes[each] for each in range(3)]
+    assert is_new == [False, True, False]
+    (event,) = replacements(kubernetes)
+    assert "volume data-events-1 is being deleted" in event
+    assert "2 other copies of each event" in event
     assert copies(client, url) == [3, 3, 3]
     assert_kept(kubernetes, load, client, url, TOPIC)
 
 
-def lose_volume(kubernetes: Kubernetes, ordinal: int) -> None:
-    """Delete its claim and its pod; returns when another pod serves on another volume."""
-    claim, pod = f"data-events-{ordinal}", f"events-{ordinal}"
-    volumes = [kubernetes.get("pvc", claim)["spec"]["volumeName"]]
-    kubernetes.show("delete", "pvc", claim, "--wait=false")
-    kubernetes.show("delete", "pod", pod)
+def replace_volume(kubernetes: Kubernetes, ordinal: int) -> None:
+    """Delete its claim; returns when the operator has replaced it, and another pod serves."""
+    before, uid = volume(kubernetes, ordinal), uids_of_pods(kubernetes)[f"events-{ordinal}"]
+    kubernetes.show("delete", "pvc", f"data-events-{ordinal}", "--wait=false")
 
     def has_another() -> bool:
-        found_claim = kubernetes.find("pvc", claim)
-        if found_claim is None or found_claim["spec"].get("volumeName") in (None, *volumes):
-            return False
-        return is_ready(kubernetes.get("pod", pod))
+        pod = kubernetes.find("pod", f"events-{ordinal}")
+        return (
+            volume(kubernetes, ordinal) not in (None, before)
+            and pod is not None
+            and pod["metadata"]["uid"] != uid
+            and is_ready(pod)
+        )
 
-    kubernetes.until(has_another, f"{pod} serves on another volume")
+    kubernetes.until(has_another, f"events-{ordinal} serves on another volume")
+
+
+def volume(kubernetes: Kubernetes, ordinal: int) -> str | None:
+    """The PersistentVolume of a broker's claim; None: there is none at the moment."""
+    claim = kubernetes.find("pvc", f"data-events-{ordinal}")
+    return None if claim is None else claim["spec"].get("volumeName")
+
+
+def replacements(kubernetes: Kubernetes) -> list[str]:
+    """What the operator says of volumes that it has replaced."""
+    events = kubernetes.objects("events")
+    return [each["message"] for each in events if each["reason"] == "VolumeReplaced"]
 
 
 def copies(client: ClientPod, url: str) -> list[int]:
