@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tailrace_operator.api.kinds import Kind
 from tailrace_operator.plan.names import GROUP_VERSION
+from tools.crd_kinds import Kind
 from tools.structural import structural
 
 _BOUNDS = re.compile(r"not a (?:size|duration) (from) ([^;]*);")  # as in "from 1Gi on"
@@ -14,7 +14,7 @@ _NO_TEXT = '""'
 _HEAD = (
     "# Resources\n\n"
     "Made from [`spec.py`](../operator/tailrace_operator/api/spec.py) and"
-    " [`kinds.py`](../operator/tailrace_operator/api/kinds.py), as are the CRDs in"
+    " [`crd_kinds.py`](../tools/crd_kinds.py), as are the CRDs in"
     f" [`crds/`](../crds). Both kinds are of `{GROUP_VERSION}` and belong to a namespace;"
     " `kubectl get tailrace` shows all of it.\n"
     "The API server refuses a bad resource in words that name the field and what it can be."

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from tailrace_operator.api.kinds import KINDS, Kind
 from tailrace_operator.api.spec import GROUP, VERSION
+from tools.crd_kinds import KINDS, Kind
 from tools.crd_pages import crds_page
 from tools.structural import structural
 

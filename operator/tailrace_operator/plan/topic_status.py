@@ -3,7 +3,6 @@
 from typing import Any
 
 from tailrace.settings.quantities import duration_quantity
-from tailrace_operator.api.kinds import PARTITIONS_LISTED_MAX
 from tailrace_operator.plan.actions import Blocked, TopicAction, described, progress_reason
 from tailrace_operator.plan.conditions import Condition, condition_documents, paused_condition
 from tailrace_operator.plan.facts import IN_SYNC_MIN
@@ -11,6 +10,8 @@ from tailrace_operator.plan.names import PAUSED
 from tailrace_operator.plan.observed import Document, LiveTopic, Ring, Topic
 from tailrace_operator.plan.problems import lost_data, unserved
 from tailrace_operator.plan.words import size_text
+
+PARTITIONS_LISTED_MAX = 64
 
 
 def topic_status(

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tailrace_operator.api.kinds import KINDS
 from tailrace_operator.api.spec import (
     InvalidSpecError,
     StreamClusterSpec,
     parse_cluster_spec,
     parse_topic_spec,
 )
+from tools.crd_kinds import KINDS
 from tools.crds import crd, files
 
 ROOT = Path(__file__).parents[3]

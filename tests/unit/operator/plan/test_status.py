@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tailrace_operator.api.kinds import StreamClusterStatus
 from tailrace_operator.plan.actions import (
     MADE,
     Apply,
@@ -27,6 +26,7 @@ from tailrace_operator.plan.observed import ChildName, Cluster, Founded, Pod
 from tailrace_operator.plan.problems import under_replicated
 from tailrace_operator.plan.status import broken_status, cluster_status
 from tests.support.operator.kubernetes_world import IMAGE, NOW, World, a_cluster, with_ranges
+from tools.crd_kinds import StreamClusterStatus
 
 LATER = "2026-11-21T11:00:00Z"
 

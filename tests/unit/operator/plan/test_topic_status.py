@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tailrace_operator.api.kinds import TopicStatus
 from tailrace_operator.plan.actions import (
     AddFinalizer,
     AlterTopic,
@@ -21,6 +20,7 @@ from tailrace_operator.plan.topic_status import topic_status
 from tailrace_operator.plan.words import size_text
 from tests.support.operator.kubernetes_world import NOW, settled, with_ranges
 from tests.support.operator.topics_of_operator import a_topic, live_topic
+from tools.crd_kinds import TopicStatus
 
 LATER = "2026-11-21T11:00:00Z"
 

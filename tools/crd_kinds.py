@@ -1,6 +1,6 @@
-"""Both kinds as the API server knows them: what their status holds, names, columns.
+"""Both kinds as the CRDs have them: what their status holds, names, columns.
 
-The status is typed here for the CRDs only; `status.py` writes it.
+The operator writes the status (`plan/status.py`, `plan/topic_status.py`), and needs no types of it.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from tailrace_operator.api.spec import (
     StreamClusterSpec,
     TopicSpec,
 )
+from tailrace_operator.plan.topic_status import PARTITIONS_LISTED_MAX
 
 Line = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=253)]
@@ -23,7 +24,6 @@ Ordinal = Annotated[int, Field(ge=0, le=12_287)]
 
 # Names of what belongs to a ring begin with its own; the longest is that of a pod's label.
 CLUSTER_NAME_MAX = 40
-PARTITIONS_LISTED_MAX = 64
 
 
 class StatusCondition(Fields):
