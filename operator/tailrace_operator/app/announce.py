@@ -1,40 +1,28 @@
 """Which Event reports a change, for `kubectl describe`: pure."""
 
-from typing import Any, NamedTuple, assert_never
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from tailrace_operator.api.spec import GROUP
-from tailrace_operator.plan.actions import (
-    MADE,
-    AddFinalizer,
-    AlterTopic,
-    Apply,
-    Blocked,
-    ClusterAction,
-    CreateSecret,
-    CreateTopic,
-    DeleteClaim,
-    DeleteTopic,
-    Found,
-    GrowClaim,
-    OwnClaim,
-    PlacePod,
-    RecordFounding,
-    Remove,
-    RemoveFinalizer,
-    ReplaceStatefulSet,
-    ReplaceVolume,
-    RestartBroker,
-    RetireBroker,
-    StepRing,
-    TopicAction,
-    described,
-)
+from tailrace_operator.plan import actions
 from tailrace_operator.plan.conditions import by_type
 from tailrace_operator.plan.names import RESOURCES, digest
-from tailrace_operator.plan.observed import Document, Owner
+from tailrace_operator.plan.observed import Document
 from tailrace_operator.plan.problems import WARNED, subject
 
 NOTE_CHARACTERS_MAX = 1024  # of a message
+
+# Reason and action of the Event for an action that is described in the same words everywhere.
+_EVENTS: Mapping[type, tuple[str, str]] = {
+    actions.RetireBroker: ("BrokerRetired", "Retire"),
+    actions.DeleteClaim: ("VolumeDeleted", "Delete"),
+    actions.RestartBroker: ("BrokerRestart", "Restart"),
+    actions.ReplaceVolume: ("VolumeReplaced", "Replace"),
+    actions.GrowClaim: ("VolumeGrown", "Grow"),
+    actions.PlacePod: ("BrokerPlaced", "Place"),
+    actions.ReplaceStatefulSet: ("StatefulSetReplaced", "Replace"),
+    actions.AlterTopic: ("TopicAltered", "Alter"),
+}
 
 
 class Announcement(NamedTuple):
@@ -46,59 +34,33 @@ class Announcement(NamedTuple):
     is_warning: bool = False
 
 
-def announcement(
-    action: ClusterAction | TopicAction, owner: Owner, *, outcome: str | None = None
-) -> Announcement | None:
+def announcement(action: actions.Action, *, outcome: str | None = None) -> Announcement | None:
     """None: no Event. `outcome`: the result of applying it, as a ring's id."""
     match action:
-        case Found():
-            size = "1 broker" if action.broker_count == 1 else f"{action.broker_count} brokers"
+        case actions.Found(count):
+            size = "1 broker" if count == 1 else f"{count} brokers"
             return Announcement("RingFounded", "Found", f"ring {outcome} of {size}")
-        case StepRing("grow"):
-            note = f"broker {action.brokers_before} has joined: {outcome}"
-            return Announcement("RangeSplit", "Grow", note)
-        case StepRing():
+        case actions.StepRing("grow", count):
+            return Announcement("RangeSplit", "Grow", f"broker {count} has joined: {outcome}")
+        case actions.StepRing(_, count):
             note = (
-                f"broker {action.brokers_before - 1} has given its range back: {outcome}; it stays "
-                "until others have copied what it stores"
+                f"broker {count - 1} has given its range back: {outcome}; it stays until others "
+                "have copied what it stores"
             )
             return Announcement("RangesJoined", "Shrink", note)
-        case RetireBroker(ordinal):
-            note = f"broker {ordinal} has left the ring: others have all that it held"
-            return Announcement("BrokerRetired", "Retire", note)
-        case DeleteClaim():
-            return Announcement("VolumeDeleted", "Delete", described(action))
-        case RestartBroker():
-            name = f"{owner.name}-{action.ordinal}"
-            return Announcement("BrokerRestart", "Restart", f"{name}: {action.reason}")
-        case ReplaceVolume():
-            return Announcement("VolumeReplaced", "Replace", described(action))
-        case GrowClaim():
-            return Announcement("VolumeGrown", "Grow", f"{action.name}: to {action.size}")
-        case PlacePod():
-            name = f"{owner.name}-{action.ordinal}"
-            return Announcement("BrokerPlaced", "Place", f"{name}: in zone {action.zone}")
-        case ReplaceStatefulSet():
-            note = f"StatefulSet {action.name} is recreated, its pods stay: {action.reason}"
-            return Announcement("StatefulSetReplaced", "Replace", note)
-        case Apply() if action.is_drift and action.reason == MADE:
-            return Announcement("ObjectCreated", "Create", f"{described(action)}, was missing")
-        case Apply() if action.is_drift:
-            return Announcement("DriftCorrected", "Apply", described(action))
-        case Blocked():
-            return Announcement(action.reason, "Wait", action.message, is_warning=True)
-        case CreateTopic():
-            return Announcement("TopicCreated", "Create", f"topic {action.name}")
-        case AlterTopic():
-            return Announcement("TopicAltered", "Alter", f"topic {action.name}: {action.reason}")
-        case DeleteTopic():
-            return Announcement("TopicDeleted", "Delete", f"topic {action.name}, with its records")
-        case Apply() | CreateSecret() | Remove() | RecordFounding() | OwnClaim():
-            return None
-        case AddFinalizer() | RemoveFinalizer():
-            return None
-        case _:
-            assert_never(action)
+        case actions.Apply(reason=actions.MADE, is_drift=True):
+            note = f"{actions.described(action)}, was missing"
+            return Announcement("ObjectCreated", "Create", note)
+        case actions.Apply(is_drift=True):
+            return Announcement("DriftCorrected", "Apply", actions.described(action))
+        case actions.Blocked(reason, message):
+            return Announcement(reason, "Wait", message, is_warning=True)
+        case actions.CreateTopic(name):
+            return Announcement("TopicCreated", "Create", f"topic {name}")
+        case actions.DeleteTopic(name):
+            return Announcement("TopicDeleted", "Delete", f"topic {name}, with its records")
+    words = _EVENTS.get(type(action))
+    return None if words is None else Announcement(*words, actions.described(action))
 
 
 def warning(document: Document, before: Document) -> tuple[Announcement, str] | None:
@@ -158,7 +120,7 @@ def event_manifest(
     }
 
 
-def is_news(action: Blocked, status: Document) -> bool:
+def is_news(action: actions.Blocked, status: Document) -> bool:
     """Return whether the status does not say so yet."""
     return not any(
         action.message in condition.get("message", "")

@@ -12,30 +12,7 @@ from tailrace_operator.kube.client import (
     Kube,
     NotFoundError,
 )
-from tailrace_operator.plan.actions import (
-    AddFinalizer,
-    AlterTopic,
-    Apply,
-    Blocked,
-    ClusterAction,
-    CreateSecret,
-    CreateTopic,
-    DeleteClaim,
-    DeleteTopic,
-    Found,
-    GrowClaim,
-    OwnClaim,
-    PlacePod,
-    RecordFounding,
-    Remove,
-    RemoveFinalizer,
-    ReplaceStatefulSet,
-    ReplaceVolume,
-    RestartBroker,
-    RetireBroker,
-    StepRing,
-    TopicAction,
-)
+from tailrace_operator.plan import actions
 from tailrace_operator.plan.names import SECRET_KEY, TOPIC_FINALIZER, ZONE_LABEL
 from tailrace_operator.plan.observed import ChildName, Cluster, Document
 from tailrace_operator.ring.admin import RingAdmin
@@ -44,43 +21,43 @@ SECRET_BYTES = 32
 
 
 async def apply(
-    kube: Kube, admin: RingAdmin, cluster: Cluster, action: ClusterAction
+    kube: Kube, admin: RingAdmin, cluster: Cluster, action: actions.ClusterAction
 ) -> str | None:
     """Apply an action; return what came of it, where that is news. KubeError, RingError."""
     namespace, name = cluster.owner.namespace, cluster.owner.name
     match action:
-        case Apply():
+        case actions.Apply():
             await _apply(kube, cluster, action)
-        case CreateSecret():
+        case actions.CreateSecret():
             await _create_secret(kube, action.manifest)
-        case Remove(child):
+        case actions.Remove(child):
             uid = cluster.children[child]["metadata"]["uid"]
             await kube.delete(child.kind, child.name, namespace=namespace, uid=uid)
-        case ReplaceStatefulSet():
+        case actions.ReplaceStatefulSet():
             await kube.delete(
                 "StatefulSet", action.name, namespace=namespace, uid=action.uid, has_orphans=True
             )
-        case PlacePod(ordinal, zone):
+        case actions.PlacePod(ordinal, zone):
             uid = next(pod.uid for pod in cluster.pods if pod.ordinal == ordinal)
             patch = _placement(uid, zone)
             await kube.patch("Pod", f"{name}-{ordinal}", patch, namespace=namespace)
-        case OwnClaim():
+        case actions.OwnClaim():
             patch = _owners(action)
             await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
-        case GrowClaim():
+        case actions.GrowClaim():
             patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
             await kube.patch("PersistentVolumeClaim", action.name, patch, namespace=namespace)
-        case RestartBroker(ordinal, uid) | ReplaceVolume(ordinal, uid):
+        case actions.RestartBroker(ordinal, uid) | actions.ReplaceVolume(ordinal, uid):
             await kube.evict(f"{name}-{ordinal}", namespace=namespace, uid=uid)
-        case Found(broker_count):
+        case actions.Found(broker_count):
             return await admin.found(broker_count)
-        case StepRing(kind, broker_count):
+        case actions.StepRing(kind, broker_count):
             return await admin.step(kind, broker_count)
-        case RetireBroker(ordinal):
+        case actions.RetireBroker(ordinal):
             await admin.retire(ordinal)
-        case DeleteClaim(claim, uid):
+        case actions.DeleteClaim(claim, uid):
             await kube.delete("PersistentVolumeClaim", claim, namespace=namespace, uid=uid)
-        case RecordFounding() | Blocked():
+        case actions.RecordFounding() | actions.Blocked():
             pass  # said by the status
         case _:
             assert_never(action)
@@ -88,19 +65,19 @@ async def apply(
 
 
 async def apply_topic(
-    kube: Kube, admin: RingAdmin, document: Document, action: TopicAction
+    kube: Kube, admin: RingAdmin, document: Document, action: actions.TopicAction
 ) -> None:
     """`document`: the resource, as it was read. KubeError, RingError."""
     match action:
-        case CreateTopic():
+        case actions.CreateTopic():
             await admin.create_topic(action.name, action.settings)
-        case AlterTopic():
+        case actions.AlterTopic():
             await admin.alter_topic(action.name, action.settings)
-        case DeleteTopic():
+        case actions.DeleteTopic():
             await admin.delete_topic(action.name)
-        case AddFinalizer() | RemoveFinalizer():
-            await set_finalizer(kube, document, is_wanted=isinstance(action, AddFinalizer))
-        case Blocked():
+        case actions.AddFinalizer() | actions.RemoveFinalizer():
+            await set_finalizer(kube, document, is_wanted=isinstance(action, actions.AddFinalizer))
+        case actions.Blocked():
             pass  # said by the status
         case _:
             assert_never(action)
@@ -121,7 +98,7 @@ async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> N
         raise ConflictError(str(error), status=error.status) from error
 
 
-async def _apply(kube: Kube, cluster: Cluster, action: Apply) -> None:
+async def _apply(kube: Kube, cluster: Cluster, action: actions.Apply) -> None:
     """What cannot be applied is merged, which replaces lists.
 
     A Service's ports are distinguished by their numbers. Beside one whose number somebody changed
@@ -157,7 +134,7 @@ async def _create_secret(kube: Kube, manifest: Document) -> None:
         ) from error
 
 
-def _owners(action: OwnClaim) -> Mapping[str, object]:
+def _owners(action: actions.OwnClaim) -> Mapping[str, object]:
     """All of them, since a merge replaces lists; refused when somebody else has changed any."""
     return {"metadata": {"resourceVersion": action.version, "ownerReferences": list(action.owners)}}
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from tailrace_operator.api.spec import parse_cluster_spec, parse_topic_spec
-from tailrace_operator.kube.abilities import Abilities
 from tailrace_operator.kube.client import Kube
 from tailrace_operator.kube.documents import (
     claim_of,
@@ -21,6 +20,7 @@ from tailrace_operator.kube.documents import (
     refusal_of,
     secret_text,
 )
+from tailrace_operator.kube.storage_classes import StorageClasses
 from tailrace_operator.kube.stored import StoredSpecs
 from tailrace_operator.plan.facts import broker_count, is_founded, pod_count, wanted_pods
 from tailrace_operator.plan.listeners import names_to_observe
@@ -33,7 +33,7 @@ from tailrace_operator.ring.admin import RingAdmin, RingError
 
 async def observe_cluster(
     kube: Kube,
-    abilities: Abilities,
+    classes: StorageClasses,
     stored: StoredSpecs,
     admin: RingAdmin,
     document: Document,
@@ -69,7 +69,7 @@ async def observe_cluster(
         children=found,
         pods=seen_pods,
         former_pods=pods_of(owner.name, [pod for pod in pods if pod not in own_pods]),
-        claims=await _claims(abilities, claims_of(owner.name, claims)),
+        claims=await _claims(classes, claims_of(owner.name, claims)),
         ring=ring,
     )
     wanted = children(cluster)[ChildName("StatefulSet", owner.name)]
@@ -142,18 +142,10 @@ async def _pod_refusal(kube: Kube, cluster: Cluster, stateful_set: Document | No
     return refusal_of(await kube.list("Event", namespace=cluster.owner.namespace, fields=fields))
 
 
-async def _claims(abilities: Abilities, claims: list[tuple[int, Document]]) -> tuple[Claim, ...]:
-    return tuple(
-        [
-            claim_of(
-                ordinal,
-                each,
-                is_expandable=await abilities.is_expandable(each["spec"].get("storageClassName")),
-                has_class=abilities.has_class(each["spec"].get("storageClassName")),
-            )
-            for ordinal, each in claims
-        ]
-    )
+async def _claims(classes: StorageClasses, claims: list[tuple[int, Document]]) -> tuple[Claim, ...]:
+    names = [each["spec"].get("storageClassName") for _, each in claims]
+    can_grow = [await classes.can_grow(name) for name in names]
+    return tuple(claim_of(*each, can_grow=can) for each, can in zip(claims, can_grow, strict=True))
 
 
 def _cluster_problem(name: str, cluster: Document | None) -> tuple[str, str] | None:

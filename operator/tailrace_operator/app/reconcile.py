@@ -26,7 +26,6 @@ from tailrace_operator.app.apply import apply, apply_topic, set_finalizer
 from tailrace_operator.app.metrics import Metrics
 from tailrace_operator.app.observe import observe_cluster, observe_topic
 from tailrace_operator.app.pace import Outcome
-from tailrace_operator.kube.abilities import Abilities
 from tailrace_operator.kube.client import (
     AlreadyExistsError,
     ConflictError,
@@ -37,17 +36,16 @@ from tailrace_operator.kube.client import (
     NamespaceEndsError,
     NotFoundError,
 )
-from tailrace_operator.kube.documents import owner_of
 from tailrace_operator.kube.lease import micro_time
 from tailrace_operator.kube.served import ServedNamespaces
+from tailrace_operator.kube.storage_classes import StorageClasses
 from tailrace_operator.kube.stored import StoredSpecs
 from tailrace_operator.plan.actions import (
     REPLACED,
+    Action,
     AlterTopic,
     Blocked,
-    ClusterAction,
     CreateTopic,
-    TopicAction,
     described,
 )
 from tailrace_operator.plan.conditions import by_type
@@ -67,7 +65,6 @@ REPORTED_FAILURES_MIN = 3
 # The reason of a cluster of which Kubernetes refuses an object.
 _REFUSED = "Refused"
 
-Action = ClusterAction | TopicAction
 TakenBy = Callable[[list[Document] | None], str | None]
 
 log = structlog.get_logger()
@@ -120,7 +117,7 @@ class Reconciler:
         self._served = served
         self._reported: dict[Key, str] = {}  # resources that another release serves, and which
         self._metrics = metrics
-        self._abilities = Abilities(kube)
+        self._classes = StorageClasses(kube)
         self._stored = StoredSpecs(kube)
         self._default_image = default_image
         self._identity = identity
@@ -220,7 +217,7 @@ class Reconciler:
         admin = self._rings.of(key.namespace, key.name)
         cluster = await observe_cluster(
             self._kube,
-            self._abilities,
+            self._classes,
             self._stored,
             admin,
             document,
@@ -283,28 +280,23 @@ class Reconciler:
                 return PassResult(Outcome.WAITING, moved)  # the old object is removed automatically
             if is_news(action, planned.status_before):
                 log.warning("resource.blocked", **key._asdict(), reason=action.reason)
-                await self._announce(planned.owner, document, action, outcome)
+                await self._announce(document, action, outcome)
             return PassResult(Outcome.WELL, moved)
         if action is None:
             return PassResult(Outcome.WAITING if state == "waiting" else Outcome.WELL, moved)
         name = type(action).__name__
         self._metrics.actions.labels(name).inc()
         log.info("action.done", **key._asdict(), action=name, detail=described(action))
-        await self._announce(planned.owner, document, action, outcome)
+        await self._announce(document, action, outcome)
         return PassResult(Outcome.CHANGED, moved)
 
     async def _announce(
-        self,
-        owner: Owner,
-        document: Document,
-        action: Action,
-        outcome: str | None,
+        self, document: Document, action: Action, outcome: str | None = None
     ) -> None:
         """Announce it as an Event; one that is lost is no harm."""
-        announced = announcement(action, owner, outcome=outcome)
-        if announced is None:
-            return
-        await self._write_event(announced, document)
+        announced = announcement(action, outcome=outcome)
+        if announced is not None:
+            await self._write_event(announced, document)
 
     async def _warn(self, document: Document, status_before: Document) -> None:
         """Of what is wrong, once each time that it is."""
@@ -341,7 +333,7 @@ class Reconciler:
             f"another release of the operator serves this namespace: {reason}; confine one of them "
             "by watchNamespaces, or uninstall it",
         )
-        await self._announce(owner_of(document), document, blocked, None)
+        await self._announce(document, blocked)
 
     async def _report(self, document: Document, status: Document) -> Document:
         """Write what differs in the status; return the resource after it. ConflictError."""

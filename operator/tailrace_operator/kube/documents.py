@@ -180,10 +180,8 @@ def _time_of(event: Document) -> str:
     return max((str(each).partition(".")[0].rstrip("Z") for each in times if each), default="")
 
 
-def claim_of(
-    ordinal: int, document: Document, *, is_expandable: bool, has_class: bool = True
-) -> Claim:
-    """A broker's claim of its volume; `has_class`: its StorageClass is there."""
+def claim_of(ordinal: int, document: Document, *, can_grow: bool | None) -> Claim:
+    """A broker's claim of its volume; `can_grow` None: its StorageClass is not there."""
     metadata = document["metadata"]
     spec, status = document["spec"], document.get("status") or {}
     failed = [
@@ -196,8 +194,8 @@ def claim_of(
         name=metadata["name"],
         requested_bytes=_bytes(spec["resources"]["requests"].get("storage")),
         capacity_bytes=_bytes((status.get("capacity") or {}).get("storage")),
-        is_expandable=is_expandable,
-        problem=_message_of(failed[0]) if failed else _no_class(spec, status, has_class=has_class),
+        is_expandable=bool(can_grow),
+        problem=_message_of(failed[0]) if failed else _no_class(spec, status, can_grow=can_grow),
         owners=tuple(metadata.get("ownerReferences") or ()),
         version=metadata["resourceVersion"],
         volume=spec.get("volumeName", ""),
@@ -207,14 +205,14 @@ def claim_of(
     )
 
 
-def _no_class(spec: Document, status: Document, *, has_class: bool) -> str | None:
+def _no_class(spec: Document, status: Document, *, can_grow: bool | None) -> str | None:
     """Why nobody makes its volume."""
     if status.get("phase") != "Pending" or spec.get("volumeName"):
         return None
     name = spec.get("storageClassName")
     if name is None:
         return "no StorageClass: the cluster has no default one; make one the default"
-    if name and not has_class:
+    if name and can_grow is None:
         return f'no StorageClass: there is none of the name "{name}"; create it'
     return None
 

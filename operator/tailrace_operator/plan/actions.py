@@ -197,9 +197,10 @@ class RemoveFinalizer:
 
 
 TopicAction = CreateTopic | AlterTopic | DeleteTopic | AddFinalizer | RemoveFinalizer | Blocked
+Action = ClusterAction | TopicAction
 
 
-def progress_reason(action: ClusterAction | TopicAction) -> str:
+def progress_reason(action: Action) -> str:
     """What is under way, in one word for programs."""
     match action:
         case Apply(reason="created") | CreateSecret() | CreateTopic():
@@ -228,7 +229,7 @@ def progress_reason(action: ClusterAction | TopicAction) -> str:
             assert_never(action)
 
 
-def described(action: ClusterAction | TopicAction) -> str:
+def described(action: Action) -> str:
     """Describe an action for people."""
     match action:
         case Apply(manifest, reason):

@@ -132,18 +132,18 @@ def test_the_last_event_of_a_stateful_set_says_why_it_makes_no_pod(
 
 
 @pytest.mark.parametrize(
-    ("spec", "phase", "has_class", "said"),
+    ("spec", "phase", "can_grow", "said"),
     [
-        ({}, "Pending", True, "no StorageClass: the cluster has no default one"),
-        ({"storageClassName": "fast"}, "Pending", False, 'none of the name "fast"'),
+        ({}, "Pending", False, "no StorageClass: the cluster has no default one"),
+        ({"storageClassName": "fast"}, "Pending", None, 'none of the name "fast"'),
         ({"storageClassName": "fast"}, "Pending", True, None),  # it waits for its pod
-        ({"storageClassName": ""}, "Pending", True, None),
-        ({"storageClassName": "fast"}, "Bound", False, None),
+        ({"storageClassName": ""}, "Pending", False, None),
+        ({"storageClassName": "fast"}, "Bound", None, None),
         ({"volumeName": "pv-1"}, "Pending", True, None),
     ],
 )
 def test_a_claim_says_that_there_is_no_storage_class(
-    spec: dict[str, Any], phase: str, said: str | None, *, has_class: bool
+    spec: dict[str, Any], phase: str, said: str | None, *, can_grow: bool | None
 ) -> None:
     document = {
         "metadata": {"name": "data-events-1", "resourceVersion": "7", "uid": "c-1"},
@@ -151,7 +151,7 @@ def test_a_claim_says_that_there_is_no_storage_class(
         "status": {"phase": phase},
     }
 
-    claim = claim_of(1, document, is_expandable=False, has_class=has_class)
+    claim = claim_of(1, document, can_grow=can_grow)
 
     assert (claim.problem is None) == (said is None)
     assert said is None or said in str(claim.problem)
@@ -175,7 +175,7 @@ def test_a_claim_that_is_deleted_says_what_holds_it_beside_its_pod(
         "spec": {"resources": {"requests": {"storage": "1Gi"}}},
     }
 
-    claim = claim_of(1, document, is_expandable=False)
+    claim = claim_of(1, document, can_grow=False)
 
     assert (claim.is_deleting, claim.holder) == (True, holder)
 
