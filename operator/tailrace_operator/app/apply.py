@@ -14,31 +14,31 @@ from tailrace_operator.kube.client import (
 )
 from tailrace_operator.plan import actions
 from tailrace_operator.plan.names import SECRET_KEY, TOPIC_FINALIZER, ZONE_LABEL
-from tailrace_operator.plan.observed import ChildName, Cluster, Document
+from tailrace_operator.plan.observed import Document
 from tailrace_operator.ring.admin import RingAdmin
 
 SECRET_BYTES = 32
 
 
 async def apply(
-    kube: Kube, admin: RingAdmin, cluster: Cluster, action: actions.ClusterAction
+    kube: Kube, admin: RingAdmin, document: Document, action: actions.Action
 ) -> str | None:
-    """Apply an action; return what came of it, where that is news. KubeError, RingError."""
-    namespace, name = cluster.owner.namespace, cluster.owner.name
+    """Apply an action for a resource, `document` being what it is now; return what came of it,
+    where that is news. KubeError, RingError.
+    """
+    namespace, name = document["metadata"]["namespace"], document["metadata"]["name"]
     match action:
         case actions.Apply():
-            await _apply(kube, cluster, action)
+            await _apply(kube, action)
         case actions.CreateSecret():
             await _create_secret(kube, action.manifest)
-        case actions.Remove(child):
-            uid = cluster.children[child]["metadata"]["uid"]
+        case actions.Remove(child, uid):
             await kube.delete(child.kind, child.name, namespace=namespace, uid=uid)
         case actions.ReplaceStatefulSet():
             await kube.delete(
                 "StatefulSet", action.name, namespace=namespace, uid=action.uid, has_orphans=True
             )
-        case actions.PlacePod(ordinal, zone):
-            uid = next(pod.uid for pod in cluster.pods if pod.ordinal == ordinal)
+        case actions.PlacePod(ordinal, uid, zone):
             patch = _placement(uid, zone)
             await kube.patch("Pod", f"{name}-{ordinal}", patch, namespace=namespace)
         case actions.OwnClaim():
@@ -57,30 +57,19 @@ async def apply(
             await admin.retire(ordinal)
         case actions.DeleteClaim(claim, uid):
             await kube.delete("PersistentVolumeClaim", claim, namespace=namespace, uid=uid)
+        case actions.CreateTopic(topic, settings):
+            await admin.create_topic(topic, settings)
+        case actions.AlterTopic(topic, settings):
+            await admin.alter_topic(topic, settings)
+        case actions.DeleteTopic(topic):
+            await admin.delete_topic(topic)
+        case actions.SetFinalizer(is_wanted):
+            await set_finalizer(kube, document, is_wanted=is_wanted)
         case actions.RecordFounding() | actions.Blocked():
             pass  # said by the status
         case _:
             assert_never(action)
     return None
-
-
-async def apply_topic(
-    kube: Kube, admin: RingAdmin, document: Document, action: actions.TopicAction
-) -> None:
-    """`document`: the resource, as it was read. KubeError, RingError."""
-    match action:
-        case actions.CreateTopic():
-            await admin.create_topic(action.name, action.settings)
-        case actions.AlterTopic():
-            await admin.alter_topic(action.name, action.settings)
-        case actions.DeleteTopic():
-            await admin.delete_topic(action.name)
-        case actions.AddFinalizer() | actions.RemoveFinalizer():
-            await set_finalizer(kube, document, is_wanted=isinstance(action, actions.AddFinalizer))
-        case actions.Blocked():
-            pass  # said by the status
-        case _:
-            assert_never(action)
 
 
 async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> None:
@@ -98,7 +87,7 @@ async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> N
         raise ConflictError(str(error), status=error.status) from error
 
 
-async def _apply(kube: Kube, cluster: Cluster, action: actions.Apply) -> None:
+async def _apply(kube: Kube, action: actions.Apply) -> None:
     """What cannot be applied is merged, which replaces lists.
 
     A Service's ports are distinguished by their numbers. Beside one whose number somebody changed
@@ -107,8 +96,7 @@ async def _apply(kube: Kube, cluster: Cluster, action: actions.Apply) -> None:
     kind, metadata = action.manifest["kind"], action.manifest["metadata"]
     name, namespace = metadata["name"], metadata["namespace"]
     if action.patch:
-        version = cluster.children[ChildName(kind, name)]["metadata"]["resourceVersion"]
-        patch = {**action.patch, "metadata": {"resourceVersion": version}}
+        patch = {**action.patch, "metadata": {"resourceVersion": action.version}}
         await kube.patch(kind, name, patch, namespace=namespace)
     try:
         await kube.apply(action.manifest)

@@ -7,9 +7,10 @@ has changed it since is read first.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -22,7 +23,7 @@ from tailrace_operator.app.announce import (
     is_news,
     warning,
 )
-from tailrace_operator.app.apply import apply, apply_topic, set_finalizer
+from tailrace_operator.app.apply import apply, set_finalizer
 from tailrace_operator.app.metrics import Metrics
 from tailrace_operator.app.observe import observe_cluster, observe_topic
 from tailrace_operator.app.pace import Outcome
@@ -51,13 +52,13 @@ from tailrace_operator.plan.actions import (
 from tailrace_operator.plan.conditions import by_type
 from tailrace_operator.plan.drift import merge_patch
 from tailrace_operator.plan.names import TOPIC_FINALIZER
-from tailrace_operator.plan.observed import Document, Owner
+from tailrace_operator.plan.observed import Cluster, Document, Owner, Topic
 from tailrace_operator.plan.plan import next_action
 from tailrace_operator.plan.problems import INTERNAL_ERROR
 from tailrace_operator.plan.status import broken_status, cluster_status
 from tailrace_operator.plan.topic_plan import next_topic_action
 from tailrace_operator.plan.topic_status import topic_status
-from tailrace_operator.ring.admin import RingAdmin, RingError, Rings
+from tailrace_operator.ring.admin import RingError, Rings
 
 # An error is reported in the status when it persists; the next try may succeed.
 REPORTED_FAILURES_MIN = 3
@@ -84,19 +85,6 @@ class PassResult:
 
     outcome: Outcome
     state: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """What a pass has observed and will do. `status(refused, error)`: what it reports;
-    `apply(document)`: the action, `document` being the resource as it was reported.
-    """
-
-    owner: Owner
-    status_before: Document
-    action: Action | None
-    status: Callable[[Blocked | None, str | None], Document]
-    apply: Callable[[Document], Awaitable[str | None]]
 
 
 class Reconciler:
@@ -167,7 +155,7 @@ class Reconciler:
                 return PassResult(Outcome.WAITING, reason)
             self._reported.pop(key, None)
         try:
-            planned = await self._planned(key, document, taken_by)
+            observed, action = await self._planned(key, document, taken_by)
         except InvalidSpecError as error:
             status = broken_status(document, "InvalidSpec", str(error), now=_now())
             document = await self._report(document, status)
@@ -176,33 +164,44 @@ class Reconciler:
                 return PassResult(Outcome.CHANGED, str(error))
             self._metrics.is_in_state(key, "blocked")
             return PassResult(Outcome.WELL, str(error))
-        return await self._take(key, document, planned, failure_count)
+        return await self._take(key, document, observed, action, failure_count)
 
-    async def _planned(self, key: Key, document: Document, taken_by: TakenBy) -> _Planned:
+    async def _planned(
+        self, key: Key, document: Document, taken_by: TakenBy
+    ) -> tuple[Cluster | Topic, Action | None]:
         if key.kind == "StreamCluster":
             return await self._cluster(key, document)
         return await self._topic(key, document, taken_by)
 
     async def _take(
-        self, key: Key, document: Document, planned: _Planned, failure_count: int
+        self,
+        key: Key,
+        document: Document,
+        observed: Cluster | Topic,
+        action: Action | None,
+        failure_count: int,
     ) -> PassResult:
         """Report, apply, and announce an action."""
-        action, refused, outcome = planned.action, None, None
-        is_reported_late = failure_count >= REPORTED_FAILURES_MIN or _is_refused(
-            planned.status_before
-        )
+        before, outcome, refused = observed.status, None, None
+        is_reported_late = failure_count >= REPORTED_FAILURES_MIN or _is_refused(before)
         if not is_reported_late:
-            document = await self._report(document, planned.status(None, None))
+            document = await self._report(document, _status(observed, action))
+        ring = key.name if isinstance(observed, Cluster) else observed.spec.cluster
         try:
-            outcome = await planned.apply(document)
+            if action is not None:
+                admin = self._rings.of(key.namespace, ring)
+                outcome = await apply(self._kube, admin, document, action)
         except InvalidError as error:  # what the CRD lets pass, and other kinds do not
             action = refused = Blocked(_REFUSED, f"{error}; change the spec")
         except (KubeError, RingError) as error:
-            await self._report_failure(key, document, planned, error, failure_count)
+            is_no_failure = isinstance(error, ConflictError | NamespaceEndsError)
+            if not is_no_failure and failure_count + 1 >= REPORTED_FAILURES_MIN:
+                self._metrics.is_in_state(key, "failing")
+                await self._report(document, _status(observed, action, str(error)))
             raise
         if is_reported_late or refused is not None:
-            document = await self._report(document, planned.status(refused, None))
-        return await self._report_outcome(key, planned, document, action, outcome)
+            document = await self._report(document, _status(observed, action))
+        return await self._report_outcome(key, observed, document, action, outcome)
 
     async def _forget(self, key: Key) -> None:
         self._metrics.is_in_state(key, None)
@@ -213,30 +212,21 @@ class Reconciler:
 
     # --- what differs between the kinds -----------------------------------------------------------
 
-    async def _cluster(self, key: Key, document: Document) -> _Planned:
-        admin = self._rings.of(key.namespace, key.name)
+    async def _cluster(self, key: Key, document: Document) -> tuple[Cluster, Action | None]:
         cluster = await observe_cluster(
             self._kube,
             self._classes,
             self._stored,
-            admin,
+            self._rings.of(key.namespace, key.name),
             document,
             default_image=self._default_image,
         )
-        action = next_action(cluster)
+        return cluster, next_action(cluster)
 
-        def status(refused: Blocked | None, error: str | None) -> Document:
-            return cluster_status(cluster, refused or action, now=_now(), error=error)
-
-        async def applied(_: Document) -> str | None:
-            return await apply(self._kube, admin, cluster, action) if action else None
-
-        return _Planned(cluster.owner, cluster.status, action, status, applied)
-
-    async def _topic(self, key: Key, document: Document, taken_by: TakenBy) -> _Planned:
-        def ring_of(cluster: str) -> RingAdmin:
-            return self._rings.of(key.namespace, cluster)
-
+    async def _topic(
+        self, key: Key, document: Document, taken_by: TakenBy
+    ) -> tuple[Topic, Action | None]:
+        ring_of = partial(self._rings.of, key.namespace)
         # A topic is changed only when it is sure that no older resource has it: by then all of
         # them may not have been informed.
         is_deleting = "deletionTimestamp" in document["metadata"]
@@ -248,37 +238,28 @@ class Reconciler:
             if (holder := taken_by(listed)) is not None:
                 topic = await observe_topic(self._kube, ring_of, document, taken_by=holder)
                 action = next_topic_action(topic)
-
-        def status(refused: Blocked | None, error: str | None) -> Document:
-            return topic_status(topic, refused or action, now=_now(), error=error)
-
-        async def applied(reported: Document) -> None:
-            if action is not None:
-                admin = ring_of(topic.spec.cluster)
-                await apply_topic(self._kube, admin, reported, action)
-
-        return _Planned(topic.owner, topic.status, action, status, applied)
+        return topic, action
 
     # --- both -------------------------------------------------------------------------------------
 
     async def _report_outcome(
         self,
         key: Key,
-        planned: _Planned,
+        observed: Cluster | Topic,
         document: Document,
         action: Action | None,
         outcome: str | None,
     ) -> PassResult:
-        """Return the result of a pass without an error; `action`: the planned one."""
+        """Return the result of a pass without an error."""
         status = document.get("status") or {}
-        state = _state(planned.owner, action, status)
+        state = _state(observed.owner, action, status)
         self._metrics.is_in_state(key, state)
         moved = (action, _without_times(status))
-        await self._warn(document, planned.status_before)
+        await self._warn(document, observed.status)
         if isinstance(action, Blocked):
             if action.reason == REPLACED:
                 return PassResult(Outcome.WAITING, moved)  # the old object is removed automatically
-            if is_news(action, planned.status_before):
+            if is_news(action, observed.status):
                 log.warning("resource.blocked", **key._asdict(), reason=action.reason)
                 await self._announce(document, action, outcome)
             return PassResult(Outcome.WELL, moved)
@@ -353,20 +334,6 @@ class Reconciler:
         except NotFoundError as error:  # it is gone meanwhile; the next pass notices
             raise ConflictError(str(error), status=error.status) from error
 
-    async def _report_failure(
-        self,
-        key: Key,
-        document: Document,
-        planned: _Planned,
-        error: KubeError | RingError,
-        failure_count: int,
-    ) -> None:
-        is_no_failure = isinstance(error, ConflictError | NamespaceEndsError)
-        if is_no_failure or failure_count + 1 < REPORTED_FAILURES_MIN:
-            return
-        self._metrics.is_in_state(key, "failing")
-        await self._report(document, planned.status(None, str(error)))
-
     async def _report_bug(self, key: Key, bug: Exception) -> None:
         """In a metric, and in the status of the resource that met it."""
         self._metrics.bugs.labels(key.kind).inc()
@@ -393,6 +360,12 @@ class Reconciler:
             log.info("ring.awaited", **key._asdict(), reason=str(error))
         else:
             log.warning("resource.failed", **key._asdict(), error=str(error))
+
+
+def _status(observed: Cluster | Topic, action: Action | None, error: str | None = None) -> Document:
+    if isinstance(observed, Cluster):
+        return cluster_status(observed, action, now=_now(), error=error)
+    return topic_status(observed, action, now=_now(), error=error)
 
 
 def _is_held(document: Document) -> bool:

@@ -15,13 +15,15 @@ REPLACED = "Replaced"
 class Apply:
     """Make a child what `manifest` says, by server-side apply, which leaves what others added.
 
-    `patch` takes that out before, where it does harm. `is_drift`: somebody else has changed it.
+    `patch` takes that out before, where it does harm; refused when the object is not of this
+    `version` any more. `is_drift`: somebody else has changed it.
     """
 
     manifest: Document
     reason: str
     is_drift: bool = False
     patch: Document = field(default_factory=dict)
+    version: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Remove:
     """A child that is not wanted any more."""
 
     child: ChildName
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class PlacePod:
     """Pin a pod that waits to its zone, and let it go."""
 
     ordinal: int
+    pod_uid: str
     zone: str
 
 
@@ -187,16 +191,13 @@ class DeleteTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class AddFinalizer:
-    """The resource stays until the operator has deleted the topic."""
+class SetFinalizer:
+    """The resource stays until the operator has deleted the topic, or need not (`is_wanted`)."""
+
+    is_wanted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveFinalizer:
-    """The resource may go."""
-
-
-TopicAction = CreateTopic | AlterTopic | DeleteTopic | AddFinalizer | RemoveFinalizer | Blocked
+TopicAction = CreateTopic | AlterTopic | DeleteTopic | SetFinalizer | Blocked
 Action = ClusterAction | TopicAction
 
 
@@ -205,7 +206,7 @@ def progress_reason(action: Action) -> str:
     match action:
         case Apply(reason="created") | CreateSecret() | CreateTopic():
             return "Creating"
-        case Apply() | ReplaceStatefulSet() | AlterTopic() | AddFinalizer() | RemoveFinalizer():
+        case Apply() | ReplaceStatefulSet() | AlterTopic() | SetFinalizer():
             return "Updating"
         case Remove() | DeleteTopic():
             return "Deleting"
@@ -236,11 +237,11 @@ def described(action: Action) -> str:
             return f"{manifest['kind']} {manifest['metadata']['name']}: {reason}"
         case CreateSecret(manifest):
             return f"Secret {manifest['metadata']['name']}: {MADE}"
-        case Remove(child):
+        case Remove(child, _):
             return f"{child.kind} {child.name}: not wanted any more"
         case ReplaceStatefulSet(name, _, reason):
             return f"StatefulSet {name}: recreated around its pods, {reason}"
-        case PlacePod(ordinal, zone):
+        case PlacePod(ordinal, _, zone):
             return f"broker {ordinal}: placed in zone {zone}"
         case RecordFounding(count, None):
             return f"the ring of {count} brokers is about to be founded"
@@ -275,10 +276,9 @@ def described(action: Action) -> str:
             return f"topic {name}: {reason}"
         case DeleteTopic(name):
             return f"topic {name} is being deleted"
-        case AddFinalizer():
-            return "its deletion will wait until the topic is deleted"
-        case RemoveFinalizer():
-            return "its deletion waits for nothing any more"
+        case SetFinalizer(is_wanted):
+            until = "until the topic is deleted" if is_wanted else "for nothing any more"
+            return f"its deletion waits {until}"
         case Blocked(_, message):
             return message
         case _:

@@ -210,10 +210,11 @@ def _corrected(
             metadata = live["metadata"]
             reason = changed_words(fixed)
             return ReplaceStatefulSet(metadata["name"], metadata["uid"], reason)
+    version = live["metadata"]["resourceVersion"]
     asked = (each["metadata"].get("annotations", {}).get(APPLIED_HASH) for each in (manifest, live))
     if len(set(asked)) == 1:
-        return Apply(manifest, restored_words(found), is_drift=True, patch=patch)
-    return Apply(manifest, f"changed: {changed_words(found)}", patch=patch)
+        return Apply(manifest, restored_words(found), True, patch, version)
+    return Apply(manifest, f"changed: {changed_words(found)}", False, patch, version)
 
 
 def _unwanted(cluster: Cluster, wanted: dict[ChildName, Document]) -> Remove | None:
@@ -221,7 +222,7 @@ def _unwanted(cluster: Cluster, wanted: dict[ChildName, Document]) -> Remove | N
         controller = controller_of(live)
         is_ours = controller is not None and controller["uid"] == cluster.owner.uid
         if child not in wanted and is_ours and not is_going(live):
-            return Remove(child)
+            return Remove(child, live["metadata"]["uid"])
     return None
 
 
@@ -258,7 +259,7 @@ def _placement(cluster: Cluster) -> PlacePod | None:
         return None
     for pod in wanted_pods(cluster):
         if pod.is_gated and not pod.is_deleting:
-            return PlacePod(pod.ordinal, zone_of(pod.ordinal, cluster.spec.zones))
+            return PlacePod(pod.ordinal, pod.uid, zone_of(pod.ordinal, cluster.spec.zones))
     return None
 
 

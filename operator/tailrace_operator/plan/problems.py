@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tailrace_operator.plan.actions import REPLACED, Blocked, ClusterAction
+from tailrace_operator.plan.actions import REPLACED, Action, Blocked
 from tailrace_operator.plan.facts import (
     IN_SYNC_MIN,
     away_ordinals,
@@ -47,9 +47,7 @@ class Problem(NamedTuple):
     message: str
 
 
-def first_problem(
-    cluster: Cluster, action: ClusterAction | None, error: str | None
-) -> Problem | None:
+def first_problem(cluster: Cluster, action: Action | None, error: str | None) -> Problem | None:
     """None: nothing is wrong."""
     return next(_problems(cluster, action, error), None)
 
@@ -59,9 +57,7 @@ def cause_of_start(cluster: Cluster) -> Problem | None:
     return next(_of_pods(cluster), None)
 
 
-def _problems(
-    cluster: Cluster, action: ClusterAction | None, error: str | None
-) -> Iterator[Problem]:
+def _problems(cluster: Cluster, action: Action | None, error: str | None) -> Iterator[Problem]:
     """All of them; those with which all is served come last."""
     ring = cluster.ring
     blocked = None

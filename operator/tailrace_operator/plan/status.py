@@ -9,8 +9,8 @@ from typing import Any
 
 from tailrace_operator.plan.actions import (
     REPLACED,
+    Action,
     Blocked,
-    ClusterAction,
     RecordFounding,
     ReplaceVolume,
     RestartBroker,
@@ -60,7 +60,7 @@ class _Cause:
 
 def cluster_status(
     cluster: Cluster,
-    action: ClusterAction | None,
+    action: Action | None,
     *,
     now: str,
     error: str | None,
@@ -129,7 +129,7 @@ def broken_status(resource: Document, reason: str, message: str, *, now: str) ->
 # --- why the ring does not serve ------------------------------------------------------------------
 
 
-def _waits_for(cluster: Cluster, action: ClusterAction | None) -> _Cause | None:
+def _waits_for(cluster: Cluster, action: Action | None) -> _Cause | None:
     """None: the ring serves, all of it."""
     if isinstance(action, RestartBroker):
         return _restarting(cluster, action.ordinal, begun=1)
@@ -203,7 +203,7 @@ def _restarting(cluster: Cluster, ordinal: int, *, begun: int) -> _Cause:
 
 def _phase(
     cluster: Cluster,
-    action: ClusterAction | None,
+    action: Action | None,
     error: str | None,
     cause: _Cause | None,
     problem: Problem | None,
@@ -234,7 +234,7 @@ def _phase(
 
 
 def _ready(
-    cluster: Cluster, action: ClusterAction | None, cause: _Cause | None, problem: Problem | None
+    cluster: Cluster, action: Action | None, cause: _Cause | None, problem: Problem | None
 ) -> Condition:
     """Never true with anything wrong, but for that with which all is served as before.
 
@@ -263,7 +263,7 @@ def _copies(ring: Ring) -> str:
 
 
 def _progressing(
-    cluster: Cluster, action: ClusterAction | None, error: str | None, cause: _Cause | None
+    cluster: Cluster, action: Action | None, error: str | None, cause: _Cause | None
 ) -> Condition:
     """Return the condition: something is under way."""
     holds, reason, message = True, "", ""
@@ -313,7 +313,7 @@ def _balanced(count: int) -> Condition:
     return Condition("Balanced", False, "UnequalShares", message)
 
 
-def _founded(cluster: Cluster, action: ClusterAction | None) -> dict[str, Any]:
+def _founded(cluster: Cluster, action: Action | None) -> dict[str, Any]:
     """Return the ring that is recorded, or is to be."""
     record = action if isinstance(action, RecordFounding) else cluster.founded
     if record is None:

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tailrace_operator.plan.actions import (
-    AddFinalizer,
     AlterTopic,
     CreateTopic,
     DeleteTopic,
-    RemoveFinalizer,
+    SetFinalizer,
     TopicAction,
 )
 from tailrace_operator.plan.observed import Topic
@@ -25,7 +24,7 @@ def next_topic_action(topic: Topic) -> TopicAction | None:
     if topic.owner.is_paused:
         return None
     if topic.has_finalizer != is_deleted_with:
-        return AddFinalizer() if is_deleted_with else RemoveFinalizer()
+        return SetFinalizer(is_deleted_with)
     if topic.cluster_problem is not None:
         return None
     name, wanted = topic.spec.name_in_ring(topic.owner.name), topic.spec.topic_settings()
@@ -40,11 +39,11 @@ def _deletion(topic: Topic, *, is_deleted_with: bool) -> TopicAction | None:
         return None
     problem = None if topic.cluster_problem is None else topic.cluster_problem[0]
     if not is_deleted_with or problem in (CLUSTER_MISSING, NAME_TAKEN):
-        return RemoveFinalizer()
+        return SetFinalizer(is_wanted=False)
     if topic.owner.is_paused or problem is not None:
         return None
     if topic.live is None:
-        return RemoveFinalizer()
+        return SetFinalizer(is_wanted=False)
     return DeleteTopic(topic.spec.name_in_ring(topic.owner.name))
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tailrace.settings.quantities import duration_quantity
-from tailrace_operator.plan.actions import Blocked, TopicAction, described, progress_reason
+from tailrace_operator.plan.actions import Action, Blocked, described, progress_reason
 from tailrace_operator.plan.conditions import Condition, condition_documents, paused_condition
 from tailrace_operator.plan.facts import IN_SYNC_MIN
 from tailrace_operator.plan.names import PAUSED
@@ -14,9 +14,7 @@ from tailrace_operator.plan.words import size_text
 PARTITIONS_LISTED_MAX = 64
 
 
-def topic_status(
-    topic: Topic, action: TopicAction | None, *, now: str, error: str | None
-) -> Document:
+def topic_status(topic: Topic, action: Action | None, *, now: str, error: str | None) -> Document:
     """The whole status; what was once known stays. `now`: as in RFC 3339."""
     owner = topic.owner
     conditions = (
@@ -52,7 +50,7 @@ def _known(partition: Document) -> Document:
     return {name: value for name, value in partition.items() if value is not None}
 
 
-def _ready(topic: Topic, action: TopicAction | None, error: str | None) -> Condition:
+def _ready(topic: Topic, action: Action | None, error: str | None) -> Condition:
     if topic.owner.is_deleting:
         message = f"it is being deleted{_waits_for(topic, error)}"
         return Condition("Ready", False, "Deleting", message)

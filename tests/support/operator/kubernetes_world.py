@@ -255,16 +255,17 @@ class World:
             case CreateSecret():
                 assert not self.has_secret
                 self.has_secret = True
-            case Remove(child):
+            case Remove(child, _):
                 assert child.kind in ("NetworkPolicy", "Service", "Ingress")
                 assert child not in child_names(OWNER.name)[:3]
                 del self.children[child]
             case ReplaceStatefulSet(_, uid):
                 assert self.children[STATEFUL_SET]["metadata"]["uid"] == uid
                 del self.children[STATEFUL_SET]
-            case PlacePod(ordinal, zone):
+            case PlacePod(ordinal, uid, zone):
                 pod = self.pods[ordinal]
                 assert pod.is_gated
+                assert pod.uid == uid
                 self.pods[ordinal] = replace(pod, is_gated=False, zone=zone)
             case RecordFounding(count, cluster_id):
                 founded = self.founded
@@ -315,7 +316,8 @@ class World:
         made = copy.deepcopy(dict(manifest))
         if live is None:
             self.made_count += 1
-            made["metadata"] |= {"uid": f"child-{self.made_count}", "generation": 1}
+            uid, version = f"child-{self.made_count}", str(self.made_count)
+            made["metadata"] |= {"uid": uid, "generation": 1, "resourceVersion": version}
         else:
             if child == STATEFUL_SET:
                 assert made["spec"]["replicas"] > max(self.registered, default=-1)
@@ -323,7 +325,8 @@ class World:
                 assert all(made["spec"][each] == live["spec"][each] for each in kept)
             is_same = made.get("spec") == live.get("spec")
             generation = live["metadata"]["generation"] + (0 if is_same else 1)
-            made["metadata"] |= {"uid": live["metadata"]["uid"], "generation": generation}
+            kept_metadata = {name: live["metadata"][name] for name in ("uid", "resourceVersion")}
+            made["metadata"] |= {**kept_metadata, "generation": generation}
             made |= {"status": live["status"]} if "status" in live else {}
         self.children[child] = made
 

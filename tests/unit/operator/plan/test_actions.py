@@ -2,14 +2,14 @@
 
 import pytest
 
-from tailrace_operator.plan.actions import AddFinalizer, Blocked, DeleteTopic, progress_reason
+from tailrace_operator.plan.actions import Blocked, DeleteTopic, SetFinalizer, progress_reason
 from tailrace_operator.plan.problems import subject
 
 
 def test_a_blocked_resource_has_the_reason_of_its_block() -> None:
     assert progress_reason(Blocked("SecretMissing", "make it")) == "SecretMissing"
     assert progress_reason(DeleteTopic("flights")) == "Deleting"
-    assert progress_reason(AddFinalizer()) == "Updating"
+    assert progress_reason(SetFinalizer(is_wanted=True)) == "Updating"
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,9 @@ def test_a_broker_is_placed_in_its_zone_while_a_person_has_to_act() -> None:
     world.change(settings={"cacheSize": "10Gi"})
     world.end_pod(1)
 
-    assert PlacePod(1, "b") in world.settle()
+    actions = world.settle()
+
+    assert PlacePod(1, world.pods[1].uid, "b") in actions
     assert world.pods[1].is_ready
 
 
@@ -258,7 +260,8 @@ def test_what_is_not_wanted_any_more_is_removed_once(is_going: bool) -> None:
     if is_going:
         world.children[POLICY]["metadata"]["deletionTimestamp"] = "2026-11-21T10:00:00Z"
 
-    assert action_of(world.observed()) == (None if is_going else Remove(POLICY))
+    removal = Remove(POLICY, world.children[POLICY]["metadata"]["uid"])
+    assert action_of(world.observed()) == (None if is_going else removal)
 
 
 def test_what_is_not_wanted_and_not_ours_stays() -> None:
@@ -286,9 +289,9 @@ def test_each_pod_is_placed_in_the_zone_of_its_class() -> None:
     actions = world.settle()
 
     assert [action for action in actions if isinstance(action, PlacePod)] == [
-        PlacePod(0, "a"),
-        PlacePod(1, "b"),
-        PlacePod(2, "c"),
+        PlacePod(0, world.pods[0].uid, "a"),
+        PlacePod(1, world.pods[1].uid, "b"),
+        PlacePod(2, world.pods[2].uid, "c"),
     ]
     assert [world.pods[ordinal].zone for ordinal in range(3)] == ["a", "b", "c"]
 

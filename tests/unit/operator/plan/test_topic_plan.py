@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from tailrace_operator.api.spec import parse_topic_spec
 from tailrace_operator.plan.actions import (
-    AddFinalizer,
     AlterTopic,
     CreateTopic,
     DeleteTopic,
-    RemoveFinalizer,
+    SetFinalizer,
     TopicAction,
 )
 from tailrace_operator.plan.observed import LiveTopic, Owner, Topic
@@ -78,11 +77,13 @@ def test_a_ring_that_cannot_be_asked_is_waited_for(problem: tuple[str, str]) -> 
 def test_the_finalizer_comes_before_the_topic_and_goes_with_the_policy() -> None:
     deleted_with = a_topic(deletionPolicy="Delete")
 
-    assert next_topic_action(deleted_with) == AddFinalizer()
+    assert next_topic_action(deleted_with) == SetFinalizer(is_wanted=True)
     assert next_topic_action(replace(deleted_with, has_finalizer=True)) == CreateTopic(
         "flights", {}
     )
-    assert next_topic_action(replace(a_topic(), has_finalizer=True)) == RemoveFinalizer()
+    assert next_topic_action(replace(a_topic(), has_finalizer=True)) == SetFinalizer(
+        is_wanted=False
+    )
 
 
 def test_a_pause_stops_everything() -> None:
@@ -100,7 +101,7 @@ def deleted(topic: Topic, **changes: Any) -> Topic:
 def test_a_retained_topic_stays() -> None:
     topic = deleted(a_topic(live_topic()))
 
-    assert next_topic_action(topic) == RemoveFinalizer()
+    assert next_topic_action(topic) == SetFinalizer(is_wanted=False)
     assert next_topic_action(replace(topic, has_finalizer=False)) is None
 
 
@@ -108,12 +109,16 @@ def test_a_topic_that_is_deleted_with_its_resource_goes_first() -> None:
     topic = deleted(a_topic(live_topic(), deletionPolicy="Delete", topicName="clicks"))
 
     assert next_topic_action(topic) == DeleteTopic("clicks")
-    assert next_topic_action(replace(topic, live=None)) == RemoveFinalizer()
+    assert next_topic_action(replace(topic, live=None)) == SetFinalizer(is_wanted=False)
 
 
 @pytest.mark.parametrize(
     ("problem", "action"),
-    [(MISSING, RemoveFinalizer()), ((NAME_TAKEN, "other"), RemoveFinalizer()), (NOT_READY, None)],
+    [
+        (MISSING, SetFinalizer(is_wanted=False)),
+        ((NAME_TAKEN, "other"), SetFinalizer(is_wanted=False)),
+        (NOT_READY, None),
+    ],
     ids=["no ring", "of another resource", "ring not ready"],
 )
 def test_a_deletion_waits_only_for_what_can_come(
@@ -163,8 +168,8 @@ class RingOfTopics:
                 assert self.has_finalizer
                 self.live = None
                 self.deletion_count += 1
-            case AddFinalizer() | RemoveFinalizer():
-                self.has_finalizer = isinstance(action, AddFinalizer)
+            case SetFinalizer(is_wanted):
+                self.has_finalizer = is_wanted
 
     def settle(self) -> None:
         for _ in range(8):

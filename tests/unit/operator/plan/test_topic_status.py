@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from tailrace_operator.plan.actions import (
-    AddFinalizer,
     AlterTopic,
     Blocked,
     CreateTopic,
     DeleteTopic,
-    RemoveFinalizer,
+    SetFinalizer,
     TopicAction,
     described,
 )
@@ -207,8 +206,8 @@ def test_a_size_has_one_digit_behind_the_point(size_bytes: int, text: str) -> No
         (CreateTopic("a", {}), "topic a is being created"),
         (AlterTopic("a", {}, "x 1 → 2"), "topic a: x 1 → 2"),
         (DeleteTopic("a"), "topic a is being deleted"),
-        (AddFinalizer(), "its deletion will wait until the topic is deleted"),
-        (RemoveFinalizer(), "its deletion waits for nothing any more"),
+        (SetFinalizer(is_wanted=True), "its deletion waits until the topic is deleted"),
+        (SetFinalizer(is_wanted=False), "its deletion waits for nothing any more"),
         (Blocked("A", "b"), "b"),
     ],
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
