@@ -23,7 +23,6 @@ from tailrace.servers.settings import (
 )
 from tailrace_operator.app.handlers import watch
 from tailrace_operator.app.metrics import Metrics, served
-from tailrace_operator.app.pace import Intervals
 from tailrace_operator.app.reconcile import Reconciler
 from tailrace_operator.app.settings import Settings
 from tailrace_operator.app.workers import Workers
@@ -84,7 +83,7 @@ async def _main(settings: Settings) -> int:
         )
         return 2
     stop = asyncio.Event()
-    await operate(settings, configuration, stop, has_signals=True)
+    await operate(settings, configuration, stop, catch_signals=partial(_catch_signals, stop))
     return 0
 
 
@@ -103,9 +102,9 @@ async def operate(
     configuration: Configuration,
     stop: asyncio.Event,
     *,
-    has_signals: bool = False,
+    catch_signals: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run until `stop` is set; with `has_signals` by SIGTERM and SIGINT too."""
+    """Run until `stop` is set, which `catch_signals` may have signals do."""
     metrics = Metrics()
     kube = Kube(configuration, timeout_s=settings.api_seconds, on_call=metrics.called)
     rings = Rings(settings.broker_address, timeout_s=settings.broker_seconds)
@@ -117,7 +116,6 @@ async def operate(
         duration_s=settings.lease_seconds,
     )
     metrics.lease_held.set_function(lambda: float(lease.is_held))
-    catch_signals = partial(_catch_signals, stop) if has_signals else _catch_none
     catch_signals()
     watched = ", ".join(settings.namespace_names) or "all"
     log.info("operator.started", version=version("tailrace"), namespaces=watched)
@@ -179,15 +177,9 @@ async def _work(
     on_started: Callable[[], None],
 ) -> None:
     """Work for ever; LeaseLostError."""
-    intervals = Intervals(
-        waiting_s=settings.waiting_seconds,
-        resync_s=settings.resync_seconds,
-        ring_s=settings.ring_seconds,
-        retry_s_max=settings.retry_seconds_max,
-    )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(lease.keep())
-        workers = Workers(tasks, reconciler, intervals)
+        workers = Workers(tasks, reconciler, settings)
         await watch(
             workers,
             configuration,
@@ -212,7 +204,3 @@ def _catch_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stop.set)
-
-
-def _catch_none() -> None:
-    """Catch no signals where the operator runs within another program."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from tailrace_operator.app.settings import Settings
+
 # While waiting, the next pass comes after this share of the time without a change.
 _SHARE = 0.1
 
@@ -17,21 +19,11 @@ class Outcome(Enum):
     GONE = "gone"
 
 
-@dataclass(frozen=True, slots=True)
-class Intervals:
-    """In seconds; see the settings of these names."""
-
-    waiting_s: float
-    resync_s: float
-    ring_s: float
-    retry_s_max: float
-
-
 @dataclass(slots=True)
 class Pace:
     """The waits of one worker; another `state` means that something has moved."""
 
-    intervals: Intervals
+    settings: Settings
     failure_count: int = 0
     _repeat_count: int = 0
     _state: object = None
@@ -50,20 +42,18 @@ class Pace:
                 return 0.0
             return self._backoff_s(self._repeat_count - 1)
         if outcome is Outcome.WAITING:
-            return min(
-                max(self.intervals.waiting_s, _SHARE * (now_s - self._since_s)),
-                self.intervals.resync_s,
-            )
-        return self.intervals.resync_s
+            wait_s = max(self.settings.waiting_seconds, _SHARE * (now_s - self._since_s))
+            return min(wait_s, self.settings.resync_seconds)
+        return self.settings.resync_seconds
 
     def rest_s(self, outcome: Outcome) -> float:
         """Return how much of it no event cuts short: it may be the echo of the last action."""
         is_repeated = outcome is Outcome.CHANGED and self._repeat_count > 1
-        return self.intervals.waiting_s if is_repeated or outcome is Outcome.FAILED else 0.0
+        is_rested = is_repeated or outcome is Outcome.FAILED
+        return self.settings.waiting_seconds if is_rested else 0.0
 
     def _backoff_s(self, count: int) -> float:
-        """Doubles from `waiting_s`, up to `retry_s_max`."""
-        doubled_s = self.intervals.waiting_s * float(
-            2 ** min(count - 1, 30)
-        )  # more changes nothing
-        return max(self.intervals.waiting_s, min(doubled_s, self.intervals.retry_s_max))
+        """Doubles from `waiting_seconds`, up to `retry_seconds_max`."""
+        waiting_s = self.settings.waiting_seconds
+        doubled_s = waiting_s * float(2 ** min(count - 1, 30))  # more changes nothing
+        return max(waiting_s, min(doubled_s, self.settings.retry_seconds_max))

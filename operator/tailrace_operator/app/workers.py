@@ -8,8 +8,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tailrace_operator.app.pace import Intervals, Outcome, Pace
+from tailrace_operator.app.pace import Outcome, Pace
 from tailrace_operator.app.reconcile import Key, Reconciler
+from tailrace_operator.app.settings import Settings
 from tailrace_operator.plan.conditions import by_type
 from tailrace_operator.plan.names import INSTANCE_LABEL, PAUSED
 from tailrace_operator.plan.observed import Document
@@ -30,11 +31,11 @@ class Workers:
     """All workers, in `tasks`; fed by `saw`."""
 
     def __init__(
-        self, tasks: asyncio.TaskGroup, reconciler: Reconciler, intervals: Intervals
+        self, tasks: asyncio.TaskGroup, reconciler: Reconciler, settings: Settings
     ) -> None:
         self._tasks = tasks
         self._reconciler = reconciler
-        self._intervals = intervals
+        self._settings = settings
         self._workers: dict[Key, _Worker] = {}
         self._topic_names = TopicNames()
         self._ring_states: dict[Key, object] = {}
@@ -91,7 +92,7 @@ class Workers:
             self._wake(Key("Topic", key.namespace, name))
 
     async def _work(self, key: Key, worker: _Worker) -> None:
-        pace = Pace(self._intervals)
+        pace = Pace(self._settings)
         while True:
             worker.wake.clear()
             result = await self._reconciler.reconcile(
@@ -117,7 +118,7 @@ class Workers:
         """Until the worker is woken, or its ring has changed, which no object shows."""
         while not worker.wake.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._intervals.ring_s):
+                async with asyncio.timeout(self._settings.ring_seconds):
                     await worker.wake.wait()
             if not worker.wake.is_set() and await self._reconciler.has_ring_moved(key):
                 return

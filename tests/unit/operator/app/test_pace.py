@@ -1,10 +1,13 @@
 """How long workers wait."""
 
-from tailrace_operator.app.pace import Intervals, Outcome, Pace
+from tailrace_operator.app.pace import Outcome, Pace
+from tailrace_operator.app.settings import Settings
 
 
 def pace() -> Pace:
-    return Pace(Intervals(waiting_s=1.0, resync_s=30.0, ring_s=10.0, retry_s_max=60.0))
+    return Pace(
+        Settings(waiting_seconds=1, resync_seconds=30, ring_seconds=10, retry_seconds_max=60)
+    )
 
 
 def test_after_a_change_it_reconciles_again_at_once() -> None:

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from tailrace_operator.app.pace import Intervals, Outcome
+from tailrace_operator.app.pace import Outcome
 from tailrace_operator.app.reconcile import Key, PassResult, Reconciler
+from tailrace_operator.app.settings import Settings
 from tailrace_operator.app.workers import Workers
 
 
@@ -40,8 +41,10 @@ def reported(*, there: tuple[str, ...], notify: Callable[[Workers], None]) -> st
         async with asyncio.TaskGroup() as tasks:
             kept = tasks.create_task(asyncio.Event().wait())
             working = cast("asyncio.TaskGroup", Started(tasks))
-            intervals = Intervals(waiting_s=1, resync_s=1000, ring_s=1000, retry_s_max=1)
-            workers = Workers(working, cast("Reconciler", Finds(*there)), intervals)
+            settings = Settings(
+                waiting_seconds=1, resync_seconds=1000, ring_seconds=1000, retry_seconds_max=1
+            )
+            workers = Workers(working, cast("Reconciler", Finds(*there)), settings)
             notify(workers)
             for _ in range(10):
                 await asyncio.sleep(0)
