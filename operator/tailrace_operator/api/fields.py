@@ -89,7 +89,10 @@ def with_rule(schema: JsonSchemaValue, rule: Rule) -> JsonSchemaValue:
 
 
 class _Checked:
-    """Of a field: its value, once it has its type, is what `_check` returns; ValueError."""
+    """Of a field: its value, once it has its type, is what `_check` returns; ValueError.
+
+    A CRD has `_rule` for it, whose message is clearer than that of a schema.
+    """
 
     __slots__ = ()
 
@@ -98,6 +101,18 @@ class _Checked:
     ) -> CoreSchema:
         """Refuse what is not allowed."""
         return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Return the schema with what the API server checks."""
+        return self._described(handler(schema))
+
+    def _described(self, schema: JsonSchemaValue) -> JsonSchemaValue:
+        return with_rule(schema, self._rule())
+
+    def _rule(self) -> Rule:
+        raise NotImplementedError
 
     def _check(self, given: Any) -> Any:
         raise NotImplementedError
@@ -109,13 +124,11 @@ class Written(_Checked):
 
     quantity: Quantity
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
+    def _described(self, schema: JsonSchemaValue) -> JsonSchemaValue:
         """A text with a bound, and a rule that says what the CLI says."""
         expression = quantity_expression(self.quantity)
         rule = Rule(expression, message=f"not {self.quantity.described}")
-        return with_rule({**handler(schema), "maxLength": _LENGTH_MAX}, rule)
+        return with_rule({**schema, "maxLength": _LENGTH_MAX}, rule)
 
     def _check(self, word: str | None) -> str | None:
         if word is not None:
@@ -140,12 +153,8 @@ class Text(_Checked):
     form: str
     message: str
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Return the schema with a rule, whose message is clearer than that of a pattern."""
-        rule = Rule(f"self.matches('^({self.form})$')", message=self.message)
-        return with_rule(handler(schema), rule)
+    def _rule(self) -> Rule:
+        return Rule(f"self.matches('^({self.form})$')", message=self.message)
 
     def _check(self, word: str | None) -> str | None:
         if word is not None and not re.fullmatch(self.form, word):
@@ -160,12 +169,9 @@ class Keys(_Checked):
     form: str
     message: str
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Return the schema with a rule: a schema says nothing of keys."""
+    def _rule(self) -> Rule:
         is_one = f"key.matches('^({self.form})$') && key.indexOf('/') <= {_PREFIX_MAX}"
-        return with_rule(handler(schema), Rule(f"self.all(key, {is_one})", message=self.message))
+        return Rule(f"self.all(key, {is_one})", message=self.message)
 
     def _check(self, given: dict[str, str]) -> dict[str, str]:
         for key in given:
@@ -181,13 +187,9 @@ class TotalBytes(_Checked):
     most: int
     message: str
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Return the schema with a rule: a schema bounds each of them only."""
+    def _rule(self) -> Rule:
         each = "bytes(key).size() + bytes(self[key]).size()"
-        rule = Rule(f"self.map(key, {each}).sum() <= {self.most}", message=self.message)
-        return with_rule(handler(schema), rule)
+        return Rule(f"self.map(key, {each}).sum() <= {self.most}", message=self.message)
 
     def _check(self, given: dict[str, str]) -> dict[str, str]:
         if sum(len(text.encode()) for item in given.items() for text in item) > self.most:
@@ -198,11 +200,9 @@ class TotalBytes(_Checked):
 class NoneTwice(_Checked):
     """A list of texts that Kubernetes keys: the API server refuses a duplicate, with its path."""
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Return the schema of a set, which server-side apply merges by its items."""
-        return {**handler(schema), "x-kubernetes-list-type": "set"}
+    def _described(self, schema: JsonSchemaValue) -> JsonSchemaValue:
+        """A set, which server-side apply merges by its items."""
+        return {**schema, "x-kubernetes-list-type": "set"}
 
     def _check(self, given: tuple[str, ...]) -> tuple[str, ...]:
         for index, each in enumerate(given):

@@ -28,6 +28,7 @@ from tailrace_operator.plan.observed import Document
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 _JSON = "application/json"
+_METHODS = {"get": "GET", "list": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
 _TOO_MANY = 429
 _NAMESPACE_ENDS = "NamespaceTerminating"  # a cause in the details of a `Status`
 
@@ -88,7 +89,7 @@ class Kube:
 
     async def get(self, kind: str, name: str, *, namespace: str | None = None) -> Document:
         """Return one object; NotFoundError."""
-        return await self._call("get", "GET", kind, namespace=namespace, name=name)
+        return await self._call("get", kind, namespace=namespace, name=name)
 
     async def find(self, kind: str, name: str, *, namespace: str | None = None) -> Document | None:
         """One object, None when it is not there."""
@@ -112,14 +113,13 @@ class Kube:
             for which, selected in selectors.items()
             if selected
         }
-        answer = await self._call("list", "GET", kind, namespace=namespace, query=query)
+        answer = await self._call("list", kind, namespace=namespace, query=query)
         return list(answer.get("items") or ())
 
     async def apply(self, manifest: Document) -> Document:
         """Make an object what `manifest` says, by server-side apply; its other fields stay."""
         return await self._call(
             "patch",
-            "PATCH",
             manifest["kind"],
             namespace=manifest["metadata"].get("namespace"),
             name=manifest["metadata"]["name"],
@@ -133,7 +133,6 @@ class Kube:
         metadata = manifest["metadata"]
         return await self._call(
             "create",
-            "POST",
             manifest["kind"],
             namespace=metadata.get("namespace"),
             query={"fieldManager": FIELD_MANAGER},
@@ -161,7 +160,7 @@ class Kube:
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         try:
-            await self._call("delete", "DELETE", kind, namespace=namespace, name=name, body=body)
+            await self._call("delete", kind, namespace=namespace, name=name, body=body)
         except NotFoundError:
             return
 
@@ -178,7 +177,6 @@ class Kube:
         try:
             await self._call(
                 "create",
-                "POST",
                 "Pod",
                 namespace=namespace,
                 name=pod,
@@ -207,7 +205,6 @@ class Kube:
         """
         return await self._call(
             "patch",
-            "PATCH",
             kind,
             namespace=namespace,
             name=name,
@@ -229,7 +226,6 @@ class Kube:
     async def _call(
         self,
         verb: str,
-        method: str,
         kind: str,
         *,
         namespace: str | None,
@@ -244,7 +240,7 @@ class Kube:
         self._on_call(verb, path)
         try:
             return await self._request(
-                method,
+                _METHODS[verb],
                 _path(resource, namespace, name, subresource),
                 query=query,
                 body=body,
