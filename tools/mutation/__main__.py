@@ -182,10 +182,7 @@ def _steps(path: Path, tests: list[str], tree: Path) -> Iterator[list[str]]:
 
 def _simulators(inner: Path) -> Iterator[list[str]]:
     match inner.parts[:2]:
-        case ("core", "node" | "raft" | "ring"):
-            yield ["-m", "tests.simulation.ring"]
-        case ("core", "replication"):
-            yield ["-m", "tests.simulation.replication"]
+        case ("core", "node" | "raft" | "replication" | "ring"):
             yield ["-m", "tests.simulation.ring"]
         case ("core", "groups"):
             return
