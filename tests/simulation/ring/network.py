@@ -272,10 +272,4 @@ class Network:
         self._schedule.after(int(self._random.random() * RESET_DELAY_US_MAX) + 1, tell)
 
 
-def both_ways(sides: tuple[list[int], list[int]]) -> list[tuple[int, int]]:
-    """All directions between two sides."""
-    pairs = [(left, right) for left in sides[0] for right in sides[1]]
-    return pairs + [(right, left) for left, right in pairs]
-
-
 Happen = Callable[[], None]

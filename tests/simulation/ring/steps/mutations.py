@@ -49,11 +49,6 @@ def sealed_before_it_is_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sealing, "_is_whole", is_whole)
 
 
-def members_join_after_ends_were_proposed(patch: pytest.MonkeyPatch) -> None:
-    """Though they may not have flushed what they have."""
-    patch.setattr(Sealing, "has_reported", property(lambda self: False, lambda self, value: None))
-
-
 def reopened_after_an_unknown_answer(patch: pytest.MonkeyPatch) -> None:
     """Who is not answered soon takes appends again, in the same epoch."""
     shipped = Sealing.step
