@@ -1,7 +1,6 @@
 """Consumers of groups by HTTP: registering, confirming, sharing and waiting."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,13 +34,6 @@ pytestmark = pytest.mark.integration
 LONG_MS = 60_000
 SESSION_MS_DEFAULT = 120_000
 each_form = pytest.mark.parametrize("form", FORMS, ids=FORM_NAMES)
-
-
-@pytest.fixture
-def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public listener."""
-    with Connection(shared_broker.port) as opened:
-        yield opened
 
 
 # --- register -------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,13 +25,6 @@ pytestmark = pytest.mark.integration
 
 TIME_US = 1_764_000_000_000_000
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
-
-
-@pytest.fixture
-def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public listener."""
-    with Connection(shared_broker.port) as opened:
-        yield opened
 
 
 def make(public: Connection, topic: str, *bodies: bytes, partitions: int = 1) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
@@ -49,13 +49,6 @@ LEAVINGS: dict[str, Callable[[Connection], object]] = {
 }
 each_form = pytest.mark.parametrize("form", FORMS, ids=FORM_NAMES)
 each_leaving = pytest.mark.parametrize("leave", LEAVINGS.values(), ids=LEAVINGS.keys())
-
-
-@pytest.fixture
-def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public listener."""
-    with Connection(shared_broker.port) as opened:
-        yield opened
 
 
 def group_of(public: Connection, name: str) -> Any:

@@ -1,7 +1,6 @@
 """What polls deliver: in which form, and how much of it."""
 
 import json
-from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -14,7 +13,6 @@ from tailrace.wire import (
     NDJSON_CONTENT_TYPE,
     RECORDS_CONTENT_TYPE,
 )
-from tests.support.broker.fixtures import RunningBroker
 from tests.support.groups.consumers import (
     FORM_NAMES,
     FORMS,
@@ -47,13 +45,6 @@ TIME_US = 1_764_000_000_123_456
 TIME_TEXT = "2025-11-24T16:00:00.123456Z"
 MANY, PIPELINED = 100_000, 200
 each_form = pytest.mark.parametrize("form", FORMS, ids=FORM_NAMES)
-
-
-@pytest.fixture
-def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public listener."""
-    with Connection(shared_broker.port) as opened:
-        yield opened
 
 
 # --- the forms of an answer -----------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Reads at the two listeners that have them: the form of records, where answers begin and end."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,13 +35,6 @@ pytestmark = pytest.mark.integration
 
 TIME_US = 1_764_000_000_123_456
 TIME_TEXT = "2025-11-24T16:00:00.123456Z"
-
-
-@pytest.fixture
-def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public listener."""
-    with Connection(shared_broker.port) as opened:
-        yield opened
 
 
 def one_partition(public: Connection, topic: str, **settings: bool) -> None:

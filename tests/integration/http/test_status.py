@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from importlib.metadata import version
@@ -46,13 +45,6 @@ from tests.support.http.http11 import (
 )
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public listener."""
-    with Connection(shared_broker.port) as opened:
-        yield opened
 
 
 # --- health ---------------------------------------------------------------------------------------

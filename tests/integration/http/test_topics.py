@@ -1,7 +1,6 @@
 """Topics at the public listener: create, list, describe, alter, delete; ends of partitions."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -65,13 +64,6 @@ OTHERS: dict[str, Any] = {
     "retentionBytes": 1024**3,
     "minInSyncReplicas": 3,
 }
-
-
-@pytest.fixture
-def public(shared_broker: RunningBroker) -> Iterator[Connection]:
-    """To the public listener."""
-    with Connection(shared_broker.port) as opened:
-        yield opened
 
 
 def change(topic: str, body: object, method: str = "PATCH") -> bytes:

@@ -54,15 +54,6 @@ def append(
     return Append(term, A, blocks[0].parent if blocks else parent, blocks, commit, round=1)
 
 
-@pytest.fixture
-def world() -> World:
-    """Led by A in term 1; all have its first block."""
-    world = World()
-    world.elect(0)
-    world.settle()
-    return world
-
-
 # --- what is committed ---
 
 

@@ -1,5 +1,3 @@
-import pytest
-
 from tailrace_broker.core.raft.events import (
     Compact,
     Install,
@@ -56,15 +54,6 @@ def append(
 ) -> Append:
     """Of A, a leader."""
     return Append(term, A, blocks[0].parent if blocks else parent, blocks, commit, round=1)
-
-
-@pytest.fixture
-def world() -> World:
-    """Led by A in term 1; all have its first block."""
-    world = World()
-    world.elect(0)
-    world.settle()
-    return world
 
 
 def state_of(node: Node, count: int, size_bytes: int = 1000) -> None:

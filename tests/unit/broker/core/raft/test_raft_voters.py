@@ -22,15 +22,6 @@ A, B, C, D = map(disk_id, range(4))
 FIRST = BlockId(1, 1)
 
 
-@pytest.fixture
-def world() -> World:
-    """Led by A in term 1; all have its first block."""
-    world = World()
-    world.elect(0)
-    world.settle()
-    return world
-
-
 def test_voters_change_by_way_of_both_majorities(world: World) -> None:
     world.add(MemoryDisk(D))
     world.run(2000)
