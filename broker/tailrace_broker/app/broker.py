@@ -147,7 +147,7 @@ class LocalBroker:
         self.accept_loss = topics.accept_loss
         self.trashed_topics = topics.trashed
         self.restore_topic = topics.restore
-        self.replication_lags = topics.replication_lags
+        self.replication_lags = topics.local.replicas.lags
 
     async def start(self) -> None:
         """Vote, recover every log that belongs here, register, lead; then be ready.
@@ -166,7 +166,9 @@ class LocalBroker:
         await self.ring.start()
         if not settings.ring.is_alone:
             self._forwarder.begin(
-                await self._topics.listen(settings.ring, self._forwarder, self._forwarded)
+                await self._topics.local.replicas.listen(
+                    settings.ring, self._forwarder, self._forwarded
+                )
             )
         self._watch_disk()
         await self._belong()
@@ -188,17 +190,17 @@ class LocalBroker:
         replayed.log_ends = restart.log_ends
         await self.ring.register(await self._topics.recover(self._resources, replayed))
         await self._belong()
-        await self._topics.catch_up()
+        await self._topics.local.catch_up()
         await self.groups.open()
         self._topics.serve()
         source_of = partial(RemoteCopy, self.forward_call)
-        self._topics.copies.begin(self._resources, source_of, self._spawn)
+        self._topics.local.copies.begin(self._resources, source_of, self._spawn)
         ask_time = partial(clock_of, self.forward_call)
         self._clocks.begin(ask_time, self._spawn)
         self._sealed_retention.begin(ask_time, self._spawn)
         if settings.scrub_bytes_per_second:
             self._scrubber = Scrubber(
-                self._topics.all_logs,
+                self._topics.local.all_logs,
                 self._resources.quarantine,
                 self.counters,
                 self.now_us,
@@ -216,10 +218,10 @@ class LocalBroker:
             self._watch_timer.cancel()
         self.ring.set_health(self._disk_watch.health(is_stopping=True))
         await self.groups.close()  # their positions are stored before others lead
-        await self._topics.hand_over()
+        await self._topics.local.replicas.hand_over()
         await self._clocks.close()
         await self._sealed_retention.close()
-        await self._topics.copies.close()
+        await self._topics.local.copies.close()
         await self._forwarder.stop()
         if self._scrubber is not None:
             self._scrubber.stop()
@@ -236,14 +238,16 @@ class LocalBroker:
 
     def sealed_log(self, topic_id: UUID, partition: int) -> PartitionLog:
         """A log of which this broker has a whole copy. NoLeaderError: it has not."""
-        return self._topics.copies.whole_log(LogKey(topic_id, partition))
+        return self._topics.local.copies.whole_log(LogKey(topic_id, partition))
 
     async def lost_here(self, range_id: int) -> list[LostOffsets]:
         """What this broker lacks of a sealed range, as `topics.lost_here`. NotReadyError."""
         self._topics.check_ready()
         state, resources = await self.ring.current(), self._resources
         assert resources is not None
-        return await lost_here(state, range_id, self._topics.with_id, self._directory, resources)
+        return await lost_here(
+            state, range_id, self._topics.local.with_id, self._directory, resources
+        )
 
     def _begin_forwarding(self, spawn: Spawn) -> None:
         settings, topics = self._settings, self._topics
@@ -251,7 +255,7 @@ class LocalBroker:
         self._forwarder = Forwarder(
             self.ordinal,
             self.ring,
-            topics.with_id,
+            topics.local.with_id,
             self._io,
             spawn,
             self.counters,
@@ -259,15 +263,15 @@ class LocalBroker:
             self.read_memory,
             seconds=settings.forward_seconds,
         )
-        topics.parent_producers.ask = self._forwarder.reads.ask_producers
-        reads = ForwardedCalls(self, forwarded_matcher, spawn, topics.parent_producers.answer)
-        self._forwarded: ForwardedRequests = ForwardedRequests(self, reads, topics.with_id)
+        topics.local.parent_producers.ask = self._forwarder.reads.ask_producers
+        reads = ForwardedCalls(self, forwarded_matcher, spawn, topics.local.parent_producers.answer)
+        self._forwarded: ForwardedRequests = ForwardedRequests(self, reads, topics.local.with_id)
         self.read_at_leader = self._forwarder.reads.read_at_leader
         self.ask_broker = self._forwarder.reads.ask
         self.forward_call = self._forwarder.reads.forward
         self._sealed_retention = SealedRetention(
             self.ring,
-            topics.with_id,
+            topics.local.with_id,
             self._retention.now_us,
             keep_seconds=settings.sealed_keep_ms / 1000,
         )
@@ -359,7 +363,7 @@ class LocalBroker:
     @property
     def catch_up_bytes(self) -> int:
         """Bytes of batches sent to followers that were far behind."""
-        return self._topics.catch_up_bytes
+        return self._topics.local.replicas.catch_up_bytes
 
     @property
     def forwarded_max(self) -> int:
@@ -385,12 +389,12 @@ class LocalBroker:
     @property
     def received_bytes(self) -> int:
         """Batches of leaders that are not written yet."""
-        return self._topics.received_bytes
+        return self._topics.local.replicas.received_bytes
 
     @property
     def damaged_count(self) -> int:
         """Partitions that take no events because their data is damaged, of its own topics too."""
-        return sum(hosted.damaged_count for hosted in self._topics.all_hosted())
+        return sum(hosted.damaged_count for hosted in self._topics.local.all_hosted())
 
     @property
     def quarantined_count(self) -> int:
@@ -406,13 +410,13 @@ class LocalBroker:
     @property
     def stored_bytes(self) -> int:
         """Segments of all undamaged partitions."""
-        logs = chain.from_iterable(each.all_logs() for each in self._topics.all_hosted())
+        logs = chain.from_iterable(each.all_logs() for each in self._topics.local.all_hosted())
         return sum(log.size_bytes for log in logs)
 
     @property
     def pending_bytes(self) -> int:
         """Batches that the journal and memory hold, and the segments do not yet."""
-        return sum(log.pending_bytes for log in self._topics.all_logs())
+        return sum(log.pending_bytes for log in self._topics.local.all_logs())
 
     @property
     def open_segment_count(self) -> int:
@@ -422,7 +426,7 @@ class LocalBroker:
     @property
     def waiting_read_count(self) -> int:
         """Reads that wait for records."""
-        waiters = (log.waiters for log in self._topics.all_logs())
+        waiters = (log.waiters for log in self._topics.local.all_logs())
         return len(set(chain.from_iterable(waiters)))
 
     @property

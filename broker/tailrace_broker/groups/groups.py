@@ -99,8 +99,8 @@ class Groups:
     async def open(self) -> None:
         """Coordinate what is led here, before anything is appended to the only copy of a topic."""
         self.is_open = True
-        self._topics.on_changed = self._on_topic_changed
-        self._topics.on_roles_changed(self._look)
+        self._topics.local.on_changed = self._on_topic_changed
+        self._topics.local.on_roles_changed(self._look)
         self._look()
         state = self._ring.state
         if state is not None and state.broker_count == 1:

@@ -6,7 +6,7 @@ out as well.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ import msgspec
 import structlog
 
 from tailrace_broker.core.node.events import Recovered
-from tailrace_broker.core.replication.progress import FollowerLag
 from tailrace_broker.core.ring.topic_commands import create_topic
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.memory.read_memory import ReadMemory
@@ -43,21 +42,17 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.ring_state import Refusal, RingState
 from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
 from tailrace_broker.model.trashed_topic import TrashedTopic
-from tailrace_broker.net.replication.followed_leader import LeaderUser
-from tailrace_broker.net.replication.links import ForwardedUser, ReplicationLinks
-from tailrace_broker.node.ring import RingNode, RingSettings
+from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files.direct_file import sync_file_system
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.log.damage_file import record_loss
-from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.trash import not_in_trash
 from tailrace_broker.topics.hosted_topic import HostedTopic
 from tailrace_broker.topics.local_topics import LocalTopics
-from tailrace_broker.topics.parent_producers import ParentProducers
 from tailrace_broker.topics.retention import Retention
 from tailrace_broker.topics.trash_purger import TrashPurger
 
@@ -110,7 +105,7 @@ class Topics:
             retention_us=delete_retention_us,
             purge_agreed=self._purge_agreed,
         )
-        self._local = LocalTopics(
+        self.local = LocalTopics(
             directory,
             io,
             spawn,
@@ -120,39 +115,12 @@ class Topics:
             url_of=url_of,
             catch_up_memory=catch_up_memory,
         )
-        self._local.on_buried(self._look_into_trash)
+        self.local.on_buried(self._look_into_trash)
         self._loop = asyncio.get_running_loop()
         directory.trash.on_full = self._on_full
         self._is_purging = False
-        self.by_name = self._local.by_name
-        self.copies = self._local.copies
-        self.internal = self._local.internal  # the broker's own: no listener knows them
-
-    @property
-    def on_changed(self) -> Callable[[str], None]:
-        """Called with the name of a topic that has come, or gone, or has more partitions."""
-        return self._local.on_changed
-
-    @on_changed.setter
-    def on_changed(self, call: Callable[[str], None]) -> None:
-        self._local.on_changed = call
-
-    def on_roles_changed(self, call: Callable[[], None]) -> None:
-        """Call this when this broker may lead another set of ranges."""
-        self._local.on_roles_changed(call)
-
-    @property
-    def parent_producers(self) -> ParentProducers:
-        """What sealed partitions remember of their producers."""
-        return self._local.parent_producers
-
-    def all_hosted(self) -> Iterator[HostedTopic]:
-        """The broker's own topics too, whether they are all recovered or not."""
-        return self._local.all_hosted()
-
-    def all_logs(self) -> Iterator[PartitionLog]:
-        """All that are open here, of all topics."""
-        return self._local.all_logs()
+        self.by_name = self.local.by_name
+        self.internal = self.local.internal  # the broker's own: no listener knows them
 
     async def recover(self, resources: LogResources, replayed: Replayed) -> Recovered:
         """Recover every log that belongs here by what this broker has applied.
@@ -161,46 +129,18 @@ class Topics:
         """
         directory, run = self._directory, self._io.run
         self._resources = resources
-        recovered = await self._local.recover(resources, replayed)
+        recovered = await self.local.recover(resources, replayed)
         # What a killed broker wrote last, found by now and not synced by it.
         await run(partial(sync_file_system, directory.path))
         await run(partial(self._note_stored, directory.inventory))
         await run(directory.trash.spares.fill)
         return recovered
 
-    @property
-    def catch_up_bytes(self) -> int:
-        """Bytes of batches sent to followers that were far behind."""
-        return self._local.replicas.catch_up_bytes
-
-    @property
-    def received_bytes(self) -> int:
-        """Batches of leaders that are not written yet."""
-        return self._local.replicas.received_bytes
-
-    def replication_lags(self) -> Mapping[int, Sequence[FollowerLag]]:
-        """By range that this process leads, how far its followers are behind."""
-        return self._local.replicas.lags()
-
-    async def listen(
-        self, settings: RingSettings, forwarder: LeaderUser, forwarded: ForwardedUser
-    ) -> ReplicationLinks:
-        """Let other brokers follow and forward, and follow them. PortInUseError."""
-        return await self._local.replicas.listen(settings, forwarder, forwarded)
-
-    def with_id(self, topic_id: UUID) -> HostedTopic | None:
-        """A topic that is not deleted; the broker's own too."""
-        return self._local.with_id(topic_id)
-
-    async def catch_up(self) -> None:
-        """Host what the ring has agreed on since, as it is registered."""
-        await self._local.catch_up()
-
     def _note_stored(self, inventory: Inventory) -> None:
         """Which segments there are, if a killed broker could not note it any more. Blocks."""
         stored = [
             (log.place.topic_id, log.place.partition, log.newest_segment)
-            for log in self.all_logs()
+            for log in self.local.all_logs()
             if log.has_segments
         ]
         with suppress(StoredDataError):  # the next write to the segment tries again
@@ -209,21 +149,17 @@ class Topics:
     def serve(self) -> None:
         """Let the listeners in."""
         self.is_ready = True
-        self._local.serve()
+        self.local.serve()
         self._purger.look()
-
-    async def hand_over(self) -> None:
-        """Have other brokers lead, and do without this one, before it closes; bounded."""
-        await self._local.replicas.hand_over()
 
     async def close(self) -> None:
         """Refuse what comes, wait for the appends under way, close the logs."""
         self.is_ready = False
         self._purger.stop()
         self._retention.stop()
-        await self._local.close()
-        logs = list(self.all_logs())
-        await self._local.replicas.stop(logs)
+        await self.local.close()
+        logs = list(self.local.all_logs())
+        await self.local.replicas.stop(logs)
         for log in logs:
             await log.drained()
         if self._resources is not None:
@@ -238,11 +174,13 @@ class Topics:
 
     def log_ends(self) -> dict[UUID, list[int | None]]:
         """By topic and partition id; null: there is no log here."""
-        return {hosted.topic.topic_id: hosted.log_ends() for hosted in self.all_hosted()}
+        return {hosted.topic.topic_id: hosted.log_ends() for hosted in self.local.all_hosted()}
 
     def first_offsets(self) -> dict[UUID, list[int]]:
         """By topic and partition id; without topics whose partitions all begin at 0."""
-        firsts = {hosted.topic.topic_id: hosted.first_offsets() for hosted in self.all_hosted()}
+        firsts = {
+            hosted.topic.topic_id: hosted.first_offsets() for hosted in self.local.all_hosted()
+        }
         return {topic_id: offsets for topic_id, offsets in firsts.items() if any(offsets)}
 
     # --- finding ---
@@ -299,7 +237,7 @@ class Topics:
         except (TopicNotFoundError, NotReadyError):
             self.check_ready()
             await self._ring.current()
-            await self._local.reached()
+            await self.local.reached()
             return self.find(name)
 
     async def find_or_create(self, name: str) -> HostedTopic:
@@ -387,7 +325,7 @@ class Topics:
                 last_offset=lost.proven_end - 1,
                 next_offset=lost.next_offset,
             )
-            await self._local.reopen(hosted.topic.topic_id, partition)
+            await self.local.reopen(hosted.topic.topic_id, partition)
             hosted.log_of(partition)  # the disk may refuse it
         return lost
 
@@ -398,7 +336,7 @@ class Topics:
         """
         topic_id = (await self.find_committed(name)).topic.topic_id
         await self._change(DeleteTopic(name, self._now_us(), topic_id), name)
-        await self._local.buried(topic_id)
+        await self.local.buried(topic_id)
 
     async def restore(self, wanted: str, new_name: str | None) -> Topic:
         """Bring the deleted topic of this name or id back, durably, with its records.
@@ -412,8 +350,8 @@ class Topics:
             deleted = await self._io.run(find)
         except NotInTrashError:  # another broker may just have deleted it
             await self._ring.current()
-            await self._local.reached()
-            await self._local.all_buried()
+            await self.local.reached()
+            await self.local.all_buried()
             deleted = await self._io.run(find)
         name = new_name or deleted.name
         check_topic_name(name)
@@ -433,11 +371,11 @@ class Topics:
         try:
             await self._ring.change(command)
         except RingRefusedError as error:
-            await self._local.reached()
+            await self.local.reached()
             raise self._refused(error, name) from error
         state = self._ring.state
         assert state is not None
-        await self._local.reached()
+        await self.local.reached()
         return state
 
     def _refused(self, error: RingRefusedError, name: str) -> TailraceError:
@@ -487,7 +425,7 @@ class Topics:
 
     async def gone(self, topic_ids: Iterable[UUID]) -> set[UUID]:
         """Those of these topics that neither are there nor can be restored any more."""
-        living = {hosted.topic.topic_id for hosted in self.all_hosted()}
+        living = {hosted.topic.topic_id for hosted in self.local.all_hosted()}
         dead = [topic_id for topic_id in topic_ids if topic_id not in living]
         return await self._io.run(partial(self._directory.trash.gone, dead))
 
@@ -517,7 +455,7 @@ class Topics:
         state = self._ring.state
         if state is None or not self.is_ready or self._is_purging:
             return
-        kept = [each for key, each in state.deleted.items() if key in self._local.kept_deleted]
+        kept = [each for key, each in state.deleted.items() if key in self.local.kept_deleted]
         if kept:
             self._is_purging = True
             oldest = min(kept, key=lambda each: each.deleted_us)

@@ -27,7 +27,7 @@ def ends_of(broker: LocalBroker) -> Ends:
             for each in hosted.topic.partitions
             if not each.is_sealed
         )
-        for hosted in broker._topics.all_hosted()
+        for hosted in broker._topics.local.all_hosted()
     }
 
 

@@ -43,6 +43,7 @@ class LocalTopics:
         """`create` has a topic created, sooner, later or never."""
         self._create = create
         self._is_creating = False
+        self.local = self
         self.by_name: dict[str, HostedTopic] = {}
         self.internal: dict[str, HostedTopic] = {}
         with loop.running():

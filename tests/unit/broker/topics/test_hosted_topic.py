@@ -561,7 +561,7 @@ def test_a_deposed_broker_says_so_in_the_turn_in_which_the_state_is_applied(
             await Appends(log).event(b"0")
             state = broker.ring.state
             assert state is not None
-            roles = broker._topics._local._roles
+            roles = broker._topics.local._roles
             nobody = msgspec.structs.replace(state.ranges[0], leader=None)
             roles.apply(
                 msgspec.structs.replace(state, ranges={0: nobody}), broker.ring.registration

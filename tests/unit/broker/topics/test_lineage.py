@@ -114,7 +114,7 @@ def test_what_waits_when_the_log_is_sealed_was_not_attempted(tmp_path: Path) -> 
             appends = Appends(log)
             await appends.event(b"0")
             state = await begin_step(broker)
-            broker._topics._local._roles.of(0).hold()
+            broker._topics.local._roles.of(0).hold()
             appends.event(b"held")
             appends.batch([b"held", b"too"])
 
@@ -227,7 +227,7 @@ def test_a_log_whose_partition_leaves_while_it_is_opened_is_not_kept(tmp_path: P
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=2))
-            hosted, local = broker.hosted("t"), broker._topics._local
+            hosted, local = broker.hosted("t"), broker._topics.local
             first, second = hosted.all_logs()
             hosted.alter(msgspec.structs.replace(topic, partitions=topic.partitions[1:]), [second])
 

@@ -87,7 +87,7 @@ def test_what_a_later_opening_gives_up_is_cut_at_once(
             await log.spilled()
             directory = tmp_path / "data" / str(topic.topic_id) / "0"
             set_aside_with_a_stale_one(directory, topic.topic_id)
-            reopen = partial(broker._topics._local.reopen, topic.topic_id, 0)
+            reopen = partial(broker._topics.local.reopen, topic.topic_id, 0)
             with monkeypatch.context() as patch:
                 let_writes_fail(patch, tmp_path / "data/journal")
                 await reopen()

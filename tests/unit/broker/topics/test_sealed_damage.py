@@ -69,7 +69,7 @@ def test_damage_that_is_found_when_a_sealed_log_is_opened_again_is_noted(tmp_pat
         topic, segment = await sealed_log(tmp_path)
         noted: list[LogKey] = []
         async with started_broker(tmp_path) as broker:
-            local = broker._topics._local
+            local = broker._topics.local
             await local.reopen(topic.topic_id, 0)
             assert dict(local._healing._found) == {}
             segment.rename(segment.with_suffix(".kept"))

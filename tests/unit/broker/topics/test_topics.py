@@ -116,7 +116,7 @@ def test_a_topic_that_was_deleted_and_restored_meanwhile_has_come_under_its_new_
     async def scenario() -> None:
         async with started_broker(tmp_path) as broker:
             topic = await create_with_records(broker, b"0")
-            broker.groups._topics.on_changed = changed.append
+            broker.groups._topics.local.on_changed = changed.append
             await asyncio.gather(  # the last two are one write, and applied as one
                 broker.ring.change(CreateTopic("other", UUID(int=1), ONE)),
                 broker.ring.change(DeleteTopic("t", 1, topic.topic_id)),
