@@ -1,5 +1,7 @@
 """Fixtures that tests share (what they make is in `fixtures.py`), and the time that kinds get."""
 
+import asyncio
+import inspect
 import os
 import signal
 from collections.abc import Iterator
@@ -69,6 +71,16 @@ def is_measured(item: pytest.Item) -> bool:
     if item.path.stem.endswith(UNMEASURED_SUFFIXES):
         return False
     return not MEASURED_FOLDERS.isdisjoint(item.path.parents)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture

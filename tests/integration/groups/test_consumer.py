@@ -349,7 +349,7 @@ def test_a_callback_that_raises_loses_no_records(
     assert numbers(consumer.poll()) == [1]
 
 
-def test_a_coroutine_can_be_reported_too(
+async def test_a_coroutine_can_be_reported_too(
     shared_broker: RunningBroker, client: Client, topic: str
 ) -> None:
     client.create_topic(topic)
@@ -359,14 +359,11 @@ def test_a_coroutine_can_be_reported_too(
         await asyncio.sleep(0)
         reported.append(assignment)
 
-    async def consume() -> None:
-        async with (
-            aio.Client(shared_broker.url) as client,
-            aio_consumer.Consumer(client, topic, topic, on_assignment=note, wait_ms=0) as consumer,
-        ):
-            await consumer.poll()
-
-    asyncio.run(consume())
+    async with (
+        aio.Client(shared_broker.url) as aio_client,
+        aio_consumer.Consumer(aio_client, topic, topic, on_assignment=note, wait_ms=0) as consumer,
+    ):
+        await consumer.poll()
 
     assert len(reported) == 1
 

@@ -1,6 +1,5 @@
 """A topic that is not there: what creates it, who learns of that, and what is refused."""
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -178,15 +177,12 @@ def test_a_producer_learns_of_a_creation_by_an_attempt_that_failed(has_keys: boo
     assert producer.created_topics == {"t"}
 
 
-def test_the_client_for_asyncio_learns_that_its_produce_created_the_topic(
+async def test_the_client_for_asyncio_learns_that_its_produce_created_the_topic(
     shared_broker: RunningBroker, topic: str
 ) -> None:
-    async def scenario() -> None:
-        async with aio.Client(shared_broker.url) as client:
-            assert (await client.produce(topic, b"1")).topic_created
-            assert not (await client.produce(topic, b"1")).topic_created
-
-    asyncio.run(scenario())
+    async with aio.Client(shared_broker.url) as client:
+        assert (await client.produce(topic, b"1")).topic_created
+        assert not (await client.produce(topic, b"1")).topic_created
 
 
 def _said(answer: Any) -> set[bool | None]:

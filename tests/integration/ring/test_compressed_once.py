@@ -73,45 +73,40 @@ async def append(log: PartitionLog, columns: RecordColumns) -> None:
 
 
 @pytest.mark.parametrize("value_bytes", [20, LARGE_BYTES], ids=["journal", "segment"])
-def test_a_batch_is_compressed_once_in_the_whole_ring(
+async def test_a_batch_is_compressed_once_in_the_whole_ring(
     tmp_path: Path, calls: Counter[str], value_bytes: int
 ) -> None:
-    async def scenario() -> None:
-        port = free_ring_port()
-        peers: dict[str, Any] = {"peer_host": HOST, "port_stride": 10}
-        async with AsyncExitStack() as stack:
-            brokers = [
-                await stack.enter_async_context(
-                    open_broker(
-                        tmp_path / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **peers
-                    )
-                )
-                for ordinal in range(3)
-            ]
-            starting = [asyncio.create_task(broker.start()) for broker in brokers]
-            await until(lambda: all(broker.ring.peers is not None for broker in brokers))
-            await brokers[0].ring.found(3)
-            await asyncio.gather(*starting)
-            await brokers[0].create_topic(TOPIC, TopicSettings(partitions_per_range=1))
-            await until(lambda: all(broker.topic_count == 1 for broker in brokers))
-            await until(
-                lambda: all(any(log.is_served for log in logs_of(each)) for each in brokers)
-            )
-            calls.clear()
-
-            led = [log for broker in brokers for log in logs_of(broker) if log.is_served]
-            assert len(led) == 3
-            for number in range(BATCHES):
-                for log in led:
-                    await append(log, records(number, value_bytes))
-            await until(
-                lambda: all(
-                    log.high_watermark == BATCHES * RECORDS
-                    for broker in brokers
-                    for log in logs_of(broker)
+    port = free_ring_port()
+    peers: dict[str, Any] = {"peer_host": HOST, "port_stride": 10}
+    async with AsyncExitStack() as stack:
+        brokers = [
+            await stack.enter_async_context(
+                open_broker(
+                    tmp_path / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **peers
                 )
             )
+            for ordinal in range(3)
+        ]
+        starting = [asyncio.create_task(broker.start()) for broker in brokers]
+        await until(lambda: all(broker.ring.peers is not None for broker in brokers))
+        await brokers[0].ring.found(3)
+        await asyncio.gather(*starting)
+        await brokers[0].create_topic(TOPIC, TopicSettings(partitions_per_range=1))
+        await until(lambda: all(broker.topic_count == 1 for broker in brokers))
+        await until(lambda: all(any(log.is_served for log in logs_of(each)) for each in brokers))
+        calls.clear()
 
-            assert calls == {"compress": len(led) * BATCHES}
+        led = [log for broker in brokers for log in logs_of(broker) if log.is_served]
+        assert len(led) == 3
+        for number in range(BATCHES):
+            for log in led:
+                await append(log, records(number, value_bytes))
+        await until(
+            lambda: all(
+                log.high_watermark == BATCHES * RECORDS
+                for broker in brokers
+                for log in logs_of(broker)
+            )
+        )
 
-    asyncio.run(scenario())
+        assert calls == {"compress": len(led) * BATCHES}

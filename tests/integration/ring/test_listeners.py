@@ -1,6 +1,5 @@
 """A ring of three by HTTP and by the clients: the same ring and leaders at every listener."""
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -194,28 +193,25 @@ def test_a_client_of_any_broker_stores_and_reads_all(ring: LocalRing, ordinal: i
         assert sum(len(row.readable()) for row in client.offsets([topic])) == sum(expected.values())
 
 
-def test_the_client_for_asyncio_stores_and_reads_all(ring: LocalRing) -> None:
+async def test_the_client_for_asyncio_stores_and_reads_all(ring: LocalRing) -> None:
     create(ring, "aio")
 
-    async def scenario() -> None:
-        async with aio.Client(ring.brokers[1].url) as client:
-            await client.produce_records("aio", KEYS, VALUES)
-            await client.produce("aio", b'"one"', key="SFO")
-            offsets = await client.offsets(["aio"])
-            last = json.loads(await client.last_lines("aio"))
-            page = await client.read_lines("aio", 2)
-            described = await client.ring(consistent=True)
-            details = await client.topic("aio")
+    async with aio.Client(ring.brokers[1].url) as client:
+        await client.produce_records("aio", KEYS, VALUES)
+        await client.produce("aio", b'"one"', key="SFO")
+        offsets = await client.offsets(["aio"])
+        last = json.loads(await client.last_lines("aio"))
+        page = await client.read_lines("aio", 2)
+        described = await client.ring(consistent=True)
+        details = await client.topic("aio")
 
-        assert sum(len(row.readable()) for row in offsets) == len(KEYS) + 1
-        assert last["value"] == "one"
-        assert page.next_offset == offsets[2].high_watermark
-        assert described.brokers == BROKERS
-        assert [partition_detail.log_end for partition_detail in details.partition_details] == [
-            row.log_end for row in offsets
-        ]
-
-    asyncio.run(scenario())
+    assert sum(len(row.readable()) for row in offsets) == len(KEYS) + 1
+    assert last["value"] == "one"
+    assert page.next_offset == offsets[2].high_watermark
+    assert described.brokers == BROKERS
+    assert [partition_detail.log_end for partition_detail in details.partition_details] == [
+        row.log_end for row in offsets
+    ]
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
@@ -236,18 +232,17 @@ def test_a_producer_stores_each_record_once_at_its_leader(
         assert values_of(client, topic) == Counter(dict.fromkeys(VALUES, 2))
 
 
-def test_a_producer_for_asyncio_stores_each_record_once_at_its_leader(ring: LocalRing) -> None:
+async def test_a_producer_for_asyncio_stores_each_record_once_at_its_leader(
+    ring: LocalRing,
+) -> None:
     create(ring, "producer-aio")
 
-    async def scenario() -> None:
-        async with (
-            aio.Client(ring.brokers[0].url) as client,
-            aio_producer.Producer(client, linger_ms=1) as producer,
-        ):
-            for key, value in zip(KEYS, VALUES, strict=True):
-                await producer.send("producer-aio", value, key=key)
-
-    asyncio.run(scenario())
+    async with (
+        aio.Client(ring.brokers[0].url) as aio_client,
+        aio_producer.Producer(aio_client, linger_ms=1) as producer,
+    ):
+        for key, value in zip(KEYS, VALUES, strict=True):
+            await producer.send("producer-aio", value, key=key)
 
     with client_of(ring) as client:
         assert values_of(client, "producer-aio") == Counter(VALUES)

@@ -91,22 +91,21 @@ def append(log: PartitionLog, value: bytes = VALUE) -> list[AppendOutcome]:
     return outcomes
 
 
-def test_a_follower_receives_while_its_producers_hold_all_of_their_memory(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            leader, follower = await pair(stack, tmp_path)
-            follower.take_produce_memory(follower.produce_memory_bytes)
-            with pytest.raises(ProduceMemoryFullError):
-                follower.check_produce_memory(1)
-            outcomes = append(led_log(leader))
-            await until(lambda: outcomes != [])
-            assert outcomes == [Appended(0, copies=2)]
-            follower.return_produce_memory(follower.produce_memory_bytes)
+async def test_a_follower_receives_while_its_producers_hold_all_of_their_memory(
+    tmp_path: Path,
+) -> None:
+    async with AsyncExitStack() as stack:
+        leader, follower = await pair(stack, tmp_path)
+        follower.take_produce_memory(follower.produce_memory_bytes)
+        with pytest.raises(ProduceMemoryFullError):
+            follower.check_produce_memory(1)
+        outcomes = append(led_log(leader))
+        await until(lambda: outcomes != [])
+        assert outcomes == [Appended(0, copies=2)]
+        follower.return_produce_memory(follower.produce_memory_bytes)
 
-    asyncio.run(scenario())
 
-
-def test_producers_are_taken_in_while_a_follower_receives(
+async def test_producers_are_taken_in_while_a_follower_receives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is received counts as such, until it is written, and not as what producers hold."""
@@ -119,19 +118,16 @@ def test_producers_are_taken_in_while_a_follower_receives(
 
     monkeypatch.setattr(Replicas, "_append", take)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            leader, follower = await pair(stack, tmp_path)
-            outcomes = append(led_log(leader))
-            await until(lambda: outcomes != [])
-            assert received[-1] >= len(VALUE) // 250  # compressed
-            assert follower.received_bytes == follower.produce_memory_used_bytes == 0
-            follower.check_produce_memory(follower.produce_memory_bytes)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        leader, follower = await pair(stack, tmp_path)
+        outcomes = append(led_log(leader))
+        await until(lambda: outcomes != [])
+        assert received[-1] >= len(VALUE) // 250  # compressed
+        assert follower.received_bytes == follower.produce_memory_used_bytes == 0
+        follower.check_produce_memory(follower.produce_memory_bytes)
 
 
-def test_receiving_that_takes_from_producing_is_found(
+async def test_receiving_that_takes_from_producing_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutation of the first test: the leader's append is not answered."""
@@ -151,18 +147,15 @@ def test_receiving_that_takes_from_producing_is_found(
 
     monkeypatch.setattr(replicas.Replicas, "_append", take_from_producing)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            leader, follower = await pair(stack, tmp_path)
-            budget.append(follower)
-            follower.take_produce_memory(follower.produce_memory_bytes)
-            outcomes = append(led_log(leader))
-            await until(lambda: len(refused) > 2)
-            assert outcomes == []
-            follower.return_produce_memory(follower.produce_memory_bytes)
-            await until(lambda: outcomes == [Appended(0, copies=2)])
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        leader, follower = await pair(stack, tmp_path)
+        budget.append(follower)
+        follower.take_produce_memory(follower.produce_memory_bytes)
+        outcomes = append(led_log(leader))
+        await until(lambda: len(refused) > 2)
+        assert outcomes == []
+        follower.return_produce_memory(follower.produce_memory_bytes)
+        await until(lambda: outcomes == [Appended(0, copies=2)])
 
 
 def test_a_replica_that_lacks_much_of_many_partitions_keeps_its_link(tmp_path: Path) -> None:

@@ -58,108 +58,93 @@ class Uses:
             await self._changed.wait()
 
 
-def test_no_topic_is_created_before_all_are_known(tmp_path: Path) -> None:
+async def test_no_topic_is_created_before_all_are_known(tmp_path: Path) -> None:
     """The file of topics is written as a whole: those not read yet would be gone."""
 
-    async def scenario() -> None:
-        async with open_broker(tmp_path) as broker:
-            with pytest.raises(NotReadyError):
-                await broker.create_topic("new", TopicSettings())
-            await broker.start()
-            await broker.create_topic("old", TopicSettings())
-        async with open_broker(tmp_path) as broker:
-            with pytest.raises(NotReadyError):
-                await broker.create_topic("new", TopicSettings())
-            await broker.start()
-            assert [hosted.topic.name for hosted in broker.topics()] == ["old"]
-
-    asyncio.run(scenario())
+    async with open_broker(tmp_path) as broker:
+        with pytest.raises(NotReadyError):
+            await broker.create_topic("new", TopicSettings())
+        await broker.start()
+        await broker.create_topic("old", TopicSettings())
+    async with open_broker(tmp_path) as broker:
+        with pytest.raises(NotReadyError):
+            await broker.create_topic("new", TopicSettings())
+        await broker.start()
+        assert [hosted.topic.name for hosted in broker.topics()] == ["old"]
 
 
-def test_calls_for_a_topic_that_is_being_created_wait_in_order(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        uses = Uses()
-        async with open_broker(tmp_path) as broker:
-            await broker.start()
-            broker.with_topic("t", uses("first"))
-            broker.with_topic("t", uses("second"))
-            broker.with_topic("other", uses("third"))
-            assert uses.got == []
+async def test_calls_for_a_topic_that_is_being_created_wait_in_order(tmp_path: Path) -> None:
+    uses = Uses()
+    async with open_broker(tmp_path) as broker:
+        await broker.start()
+        broker.with_topic("t", uses("first"))
+        broker.with_topic("t", uses("second"))
+        broker.with_topic("other", uses("third"))
+        assert uses.got == []
 
-            await uses.wait_for(3)
-            broker.with_topic("t", uses("fourth"))
-            assert uses.got == [
-                ("first", "t"),
-                ("second", "t"),
-                ("third", "other"),
-                ("fourth", "t"),
-            ]
-            assert uses.creators == ["first", "third"]
-
-    asyncio.run(scenario())
+        await uses.wait_for(3)
+        broker.with_topic("t", uses("fourth"))
+        assert uses.got == [
+            ("first", "t"),
+            ("second", "t"),
+            ("third", "other"),
+            ("fourth", "t"),
+        ]
+        assert uses.creators == ["first", "third"]
 
 
-def test_who_waits_for_a_topic_that_is_not_committed_is_reported(
+async def test_who_waits_for_a_topic_that_is_not_committed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_commands, "TOPICS_MAX", 1)
 
-    async def scenario() -> None:
-        uses = Uses()
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", TopicSettings())
-            broker.with_topic("u", uses("first"))
-            broker.with_topic("u", uses("second"))
-            await uses.wait_for(2)
-            assert uses.got == [("first", "RingRefusedError"), ("second", "RingRefusedError")]
-            assert broker.topic_count == 1
+    uses = Uses()
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", TopicSettings())
+        broker.with_topic("u", uses("first"))
+        broker.with_topic("u", uses("second"))
+        await uses.wait_for(2)
+        assert uses.got == [("first", "RingRefusedError"), ("second", "RingRefusedError")]
+        assert broker.topic_count == 1
 
-            await broker.delete_topic("t")
-            broker.with_topic("u", uses("third"))
-            await uses.wait_for(3)
-            assert uses.got[2:] == [("third", "u")]
-
-    asyncio.run(scenario())
+        await broker.delete_topic("t")
+        broker.with_topic("u", uses("third"))
+        await uses.wait_for(3)
+        assert uses.got[2:] == [("third", "u")]
 
 
-def test_a_first_produce_takes_a_topic_that_was_created_meanwhile_with_other_settings(
+async def test_a_first_produce_takes_a_topic_that_was_created_meanwhile_with_other_settings(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        uses = Uses()
-        async with open_broker(tmp_path) as broker:
-            await broker.start()
-            settings = TopicSettings(partitions_per_range=2)
-            creating = asyncio.create_task(broker.create_topic("t", settings))
-            await asyncio.sleep(0)
-            broker.with_topic("t", uses("first"))
-            assert uses.got == []
+    uses = Uses()
+    async with open_broker(tmp_path) as broker:
+        await broker.start()
+        settings = TopicSettings(partitions_per_range=2)
+        creating = asyncio.create_task(broker.create_topic("t", settings))
+        await asyncio.sleep(0)
+        broker.with_topic("t", uses("first"))
+        assert uses.got == []
 
-            await uses.wait_for(1)
-            assert uses.got == [("first", "t")]
-            assert uses.creators == []
-            assert broker.hosted("t").topic.settings == settings
-            assert await creating == (broker.hosted("t").topic, True)
-            with pytest.raises(TopicExistsError):
-                await broker.create_topic("t", TopicSettings())
-
-    asyncio.run(scenario())
+        await uses.wait_for(1)
+        assert uses.got == [("first", "t")]
+        assert uses.creators == []
+        assert broker.hosted("t").topic.settings == settings
+        assert await creating == (broker.hosted("t").topic, True)
+        with pytest.raises(TopicExistsError):
+            await broker.create_topic("t", TopicSettings())
 
 
-def test_a_topic_that_is_being_created_at_a_stop_takes_nothing(tmp_path: Path) -> None:
+async def test_a_topic_that_is_being_created_at_a_stop_takes_nothing(tmp_path: Path) -> None:
     """Nobody would wait for its appends."""
 
-    async def scenario() -> None:
-        uses = Uses()
-        async with open_broker(tmp_path) as broker:
-            await broker.start()
-            broker.with_topic("t", uses("first"))
-            await broker.stop()
-            broker.with_topic("t", uses("second"))
-            await uses.wait_for(2)
-            assert sorted(uses.got) == [("first", "NotReadyError"), ("second", "NotReadyError")]
-
-    asyncio.run(scenario())
+    uses = Uses()
+    async with open_broker(tmp_path) as broker:
+        await broker.start()
+        broker.with_topic("t", uses("first"))
+        await broker.stop()
+        broker.with_topic("t", uses("second"))
+        await uses.wait_for(2)
+        assert sorted(uses.got) == [("first", "NotReadyError"), ("second", "NotReadyError")]
 
 
 def accept_missing_journal(journal: Path) -> None:
@@ -170,162 +155,137 @@ def accept_missing_journal(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["clean", "process"])
-def test_damage_to_the_last_write_is_found_after_a_clean_stop(tmp_path: Path, kind: str) -> None:
+async def test_damage_to_the_last_write_is_found_after_a_clean_stop(
+    tmp_path: Path, kind: str
+) -> None:
     """After a kill it may be a write that was torn."""
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            assert broker.restart_kind == "disk"
-            await broker.create_topic("t", TopicSettings(partitions_per_range=1))
-            log = broker.hosted("t").log_of(0)
-            for value in (b"0", b"1"):
-                await Appends(log).event(value)
-                await log.spilled()
-            segment = log.place.directory / f"{0:020d}.log"
-        if kind == "process":
-            (tmp_path / "data" / "clean-stop.json").unlink()
-        accept_missing_journal(tmp_path / "data" / "journal")
-        os.truncate(segment, BLOCK_BYTES)
-        async with started_broker(tmp_path) as broker:
-            assert broker.restart_kind == kind
-            assert broker.damaged_count == (kind == "clean")
-
-    asyncio.run(scenario())
+    async with started_broker(tmp_path) as broker:
+        assert broker.restart_kind == "disk"
+        await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+        log = broker.hosted("t").log_of(0)
+        for value in (b"0", b"1"):
+            await Appends(log).event(value)
+            await log.spilled()
+        segment = log.place.directory / f"{0:020d}.log"
+    if kind == "process":
+        (tmp_path / "data" / "clean-stop.json").unlink()
+    accept_missing_journal(tmp_path / "data" / "journal")
+    os.truncate(segment, BLOCK_BYTES)
+    async with started_broker(tmp_path) as broker:
+        assert broker.restart_kind == kind
+        assert broker.damaged_count == (kind == "clean")
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "replace"])
-def test_a_stop_that_cannot_say_that_all_is_durable_counts_as_a_kill(
+async def test_a_stop_that_cannot_say_that_all_is_durable_counts_as_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     disk = FaultyDisk(monkeypatch, spares_metadata=True)
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            settings = TopicSettings(partitions_per_range=1, durability="written")
-            await broker.create_topic("t", settings)
-            log = broker.hosted("t").log_of(0)
-            await Appends(log).event(bytes(100_000))
-            for skipped in range(3):
-                disk.fail(call, skipped=skipped)
-        disk.forget_faults()
-        assert not (tmp_path / "data" / "clean-stop.json").exists()
-        async with started_broker(tmp_path) as broker:
-            assert broker.restart_kind == "process"
-            assert broker.hosted("t").log_of(0).high_watermark == 1
-
-    asyncio.run(scenario())
+    async with started_broker(tmp_path) as broker:
+        settings = TopicSettings(partitions_per_range=1, durability="written")
+        await broker.create_topic("t", settings)
+        log = broker.hosted("t").log_of(0)
+        await Appends(log).event(bytes(100_000))
+        for skipped in range(3):
+            disk.fail(call, skipped=skipped)
+    disk.forget_faults()
+    assert not (tmp_path / "data" / "clean-stop.json").exists()
+    async with started_broker(tmp_path) as broker:
+        assert broker.restart_kind == "process"
+        assert broker.hosted("t").log_of(0).high_watermark == 1
 
 
-def test_a_stop_before_the_start_has_ended_is_no_clean_one(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with open_broker(tmp_path):
-            pass
-        assert not (tmp_path / "data" / "clean-stop.json").exists()
-
-    asyncio.run(scenario())
+async def test_a_stop_before_the_start_has_ended_is_no_clean_one(tmp_path: Path) -> None:
+    async with open_broker(tmp_path):
+        pass
+    assert not (tmp_path / "data" / "clean-stop.json").exists()
 
 
-def test_a_data_disk_that_hangs_does_not_delay_the_metadata(
+async def test_a_data_disk_that_hangs_does_not_delay_the_metadata(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        disk = FaultyDisk(monkeypatch, spares_metadata=True)
-        async with started_broker(tmp_path, io_threads=1) as broker:
-            await broker.create_topic("t", TopicSettings(partitions_per_range=1))
-            disk.hold_writes()
-            append = Appends(broker.hosted("t").log_of(0)).event(bytes(100_000))
-            await disk.wait_for_held_write()
+    disk = FaultyDisk(monkeypatch, spares_metadata=True)
+    async with started_broker(tmp_path, io_threads=1) as broker:
+        await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+        disk.hold_writes()
+        append = Appends(broker.hosted("t").log_of(0)).event(bytes(100_000))
+        await disk.wait_for_held_write()
 
-            await broker.ring.change(CreateTopic("u", uuid4(), TopicSettings()))
+        await broker.ring.change(CreateTopic("u", uuid4(), TopicSettings()))
 
-            assert broker.ring.state is not None
-            assert "u" in broker.ring.state.topics
-            assert not append.done()
-            disk.let_writes_go_on()
-            assert await append == 0
-
-    asyncio.run(scenario())
+        assert broker.ring.state is not None
+        assert "u" in broker.ring.state.topics
+        assert not append.done()
+        disk.let_writes_go_on()
+        assert await append == 0
 
 
-def test_produce_memory_is_given_until_it_is_used_up(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with open_broker(tmp_path) as broker:
-            broker.take_produce_memory(64 * MEBIBYTE)
-            with pytest.raises(ProduceMemoryFullError, match="67108864 of 67108864 bytes"):
-                broker.take_produce_memory(1)
-            broker.return_produce_memory(64 * MEBIBYTE)
+async def test_produce_memory_is_given_until_it_is_used_up(tmp_path: Path) -> None:
+    async with open_broker(tmp_path) as broker:
+        broker.take_produce_memory(64 * MEBIBYTE)
+        with pytest.raises(ProduceMemoryFullError, match="67108864 of 67108864 bytes"):
             broker.take_produce_memory(1)
-            assert broker.produce_memory_used_bytes == 1
+        broker.return_produce_memory(64 * MEBIBYTE)
+        broker.take_produce_memory(1)
+        assert broker.produce_memory_used_bytes == 1
 
-    asyncio.run(scenario())
 
-
-def test_what_is_recovered_is_durable_before_it_is_served(
+async def test_what_is_recovered_is_durable_before_it_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed process may have left it in the page cache, or in the disk's."""
     was_ready = []
 
-    async def scenario() -> None:
-        async with open_broker(tmp_path) as broker:
-            monkeypatch.setattr(direct_file, "syncfs", lambda fd: was_ready.append(broker.is_ready))
-            await broker.start()
-            monkeypatch.undo()
-
-    asyncio.run(scenario())
+    async with open_broker(tmp_path) as broker:
+        monkeypatch.setattr(direct_file, "syncfs", lambda fd: was_ready.append(broker.is_ready))
+        await broker.start()
+        monkeypatch.undo()
 
     assert was_ready == [False]
 
 
-def test_a_disk_that_does_not_sync_what_is_recovered_ends_the_start(
+async def test_a_disk_that_does_not_sync_what_is_recovered_ends_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(fd: int) -> None:
         raise OSError(errno.EIO, "input/output error")
 
-    async def scenario() -> None:
-        async with open_broker(tmp_path) as broker:
-            monkeypatch.setattr(direct_file, "syncfs", fail)
-            with pytest.raises(StorageFailedError):
-                await broker.start()
-            monkeypatch.undo()
-            assert not broker.is_ready
-
-    asyncio.run(scenario())
+    async with open_broker(tmp_path) as broker:
+        monkeypatch.setattr(direct_file, "syncfs", fail)
+        with pytest.raises(StorageFailedError):
+            await broker.start()
+        monkeypatch.undo()
+        assert not broker.is_ready
 
 
 # --- a broker of a ring of several ----------------------------------------------------------------
 
 
-def test_a_broker_with_peers_waits_to_be_founded(tmp_path: Path) -> None:
+async def test_a_broker_with_peers_waits_to_be_founded(tmp_path: Path) -> None:
     """Which here it is alone, so that nobody has to answer."""
 
-    async def scenario() -> None:
-        async with open_broker(tmp_path, **PEERS, port=free_ring_port(1)) as broker:
-            starting = asyncio.create_task(broker.start())
-            await until(lambda: broker.ring.view().applied == -1 and broker.ring.peers is not None)
-            with pytest.raises(NotReadyError):
-                broker.check_ready()
-            assert (broker.ring.state, broker.cluster_id) == (None, None)
-
-            await broker.ring.found(1)
-            await starting
+    async with open_broker(tmp_path, **PEERS, port=free_ring_port(1)) as broker:
+        starting = asyncio.create_task(broker.start())
+        await until(lambda: broker.ring.view().applied == -1 and broker.ring.peers is not None)
+        with pytest.raises(NotReadyError):
             broker.check_ready()
-            assert broker.ring.state is not None
-            assert broker.cluster_id == broker.ring.state.cluster_id
+        assert (broker.ring.state, broker.cluster_id) == (None, None)
 
-    asyncio.run(scenario())
+        await broker.ring.found(1)
+        await starting
+        broker.check_ready()
+        assert broker.ring.state is not None
+        assert broker.cluster_id == broker.ring.state.cluster_id
 
 
-def test_a_broker_that_waits_to_be_founded_can_be_stopped(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with open_broker(tmp_path, **PEERS, port=free_ring_port(1)) as broker:
-            starting = asyncio.create_task(broker.start())
-            await until(lambda: broker.ring.peers is not None)
-            starting.cancel()
-        assert not (tmp_path / "data" / "clean-stop.json").exists()
-
-    asyncio.run(scenario())
+async def test_a_broker_that_waits_to_be_founded_can_be_stopped(tmp_path: Path) -> None:
+    async with open_broker(tmp_path, **PEERS, port=free_ring_port(1)) as broker:
+        starting = asyncio.create_task(broker.start())
+        await until(lambda: broker.ring.peers is not None)
+        starting.cancel()
+    assert not (tmp_path / "data" / "clean-stop.json").exists()
 
 
 @pytest.mark.parametrize(("secret", "is_reported"), [("", True), ("s", False)])
@@ -351,42 +311,39 @@ def test_a_broker_whose_peers_prove_nothing_says_so_once(
 
 
 @pytest.mark.timeout(10)
-def test_a_ring_of_two_shares_ranges_and_groups(tmp_path: Path) -> None:
+async def test_a_ring_of_two_shares_ranges_and_groups(tmp_path: Path) -> None:
     wanted = Subscription("c", "g", ("t",), "startFromEarliest")
 
-    async def scenario() -> None:
-        port = free_ring_port(2)
-        async with AsyncExitStack() as stack:
-            brokers = [
-                await stack.enter_async_context(
-                    open_broker(
-                        tmp_path / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **PEERS
-                    )
+    port = free_ring_port(2)
+    async with AsyncExitStack() as stack:
+        brokers = [
+            await stack.enter_async_context(
+                open_broker(
+                    tmp_path / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **PEERS
                 )
-                for ordinal in range(2)
-            ]
-            starting = [asyncio.create_task(broker.start()) for broker in brokers]
-            await until(lambda: all(broker.ring.peers is not None for broker in brokers))
-            await brokers[0].ring.found(2)
-            await asyncio.gather(*starting)
-            for broker in brokers:
-                assert b"tailrace_led_ranges 1.0" in await metrics_text(broker, connection_count=0)
-            topic, _ = await brokers[0].create_topic("t", TopicSettings(partitions_per_range=2))
-            await until(lambda: brokers[1].topic_count == 1)
-            assert len(topic.partitions) == 4
-            for broker in brokers:
-                hosted = broker.hosted("t")
-                logs = [log for log in hosted.logs.values() if isinstance(log, PartitionLog)]
-                led = [log.place.partition for log in logs if log.is_served]
-                assert {hosted.partition_of_key(None) for _ in range(6)} == {*led}
-                assert (len(led), len(logs), broker.partition_count) == (2, 4, 4)
-                keys = [b"%d" % number for number in range(50)]
-                assert {hosted.partition_of_key(key) for key in keys} == {0, 1, 2, 3}
-            outcomes = await asyncio.gather(
-                *(broker.groups.register(wanted) for broker in brokers), return_exceptions=True
             )
-            [refused] = [each for each in outcomes if isinstance(each, NotLeaderError)]
-            [coordinator] = [broker for broker in brokers if list(broker.groups.views())]
-            assert refused.members["leader"] == coordinator.ordinal
-
-    asyncio.run(scenario())
+            for ordinal in range(2)
+        ]
+        starting = [asyncio.create_task(broker.start()) for broker in brokers]
+        await until(lambda: all(broker.ring.peers is not None for broker in brokers))
+        await brokers[0].ring.found(2)
+        await asyncio.gather(*starting)
+        for broker in brokers:
+            assert b"tailrace_led_ranges 1.0" in await metrics_text(broker, connection_count=0)
+        topic, _ = await brokers[0].create_topic("t", TopicSettings(partitions_per_range=2))
+        await until(lambda: brokers[1].topic_count == 1)
+        assert len(topic.partitions) == 4
+        for broker in brokers:
+            hosted = broker.hosted("t")
+            logs = [log for log in hosted.logs.values() if isinstance(log, PartitionLog)]
+            led = [log.place.partition for log in logs if log.is_served]
+            assert {hosted.partition_of_key(None) for _ in range(6)} == {*led}
+            assert (len(led), len(logs), broker.partition_count) == (2, 4, 4)
+            keys = [b"%d" % number for number in range(50)]
+            assert {hosted.partition_of_key(key) for key in keys} == {0, 1, 2, 3}
+        outcomes = await asyncio.gather(
+            *(broker.groups.register(wanted) for broker in brokers), return_exceptions=True
+        )
+        [refused] = [each for each in outcomes if isinstance(each, NotLeaderError)]
+        [coordinator] = [broker for broker in brokers if list(broker.groups.views())]
+        assert refused.members["leader"] == coordinator.ordinal

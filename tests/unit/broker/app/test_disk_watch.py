@@ -43,27 +43,24 @@ def test_a_disk_that_had_no_room_is_full_for_a_while() -> None:
     assert watch.health(is_stopping=True) == Health(is_stopping=True)
 
 
-def test_a_broker_reports_a_write_that_does_not_end(
+async def test_a_broker_reports_a_write_that_does_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And that it has ended."""
     monkeypatch.setattr(app_broker, "WATCH_SECONDS", 0.01)
     monkeypatch.setattr(disk_watch, "DISK_STALL_SECONDS", 0.0)
 
-    async def scenario() -> None:
-        go_on = threading.Event()
+    go_on = threading.Event()
 
-        def write() -> None:
-            with writing():
-                assert go_on.wait(WAIT_S)
+    def write() -> None:
+        with writing():
+            assert go_on.wait(WAIT_S)
 
-        async with started_broker(tmp_path) as broker:
-            control = broker.ring._control
-            assert control is not None
-            under_way = asyncio.ensure_future(broker._io.run(write))
-            await until(lambda: not control.gossip.is_fit(0))
-            go_on.set()
-            await under_way
-            await until(lambda: control.gossip.is_fit(0))
-
-    asyncio.run(scenario())
+    async with started_broker(tmp_path) as broker:
+        control = broker.ring._control
+        assert control is not None
+        under_way = asyncio.ensure_future(broker._io.run(write))
+        await until(lambda: not control.gossip.is_fit(0))
+        go_on.set()
+        await under_way
+        await until(lambda: control.gossip.is_fit(0))

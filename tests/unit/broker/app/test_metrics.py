@@ -68,167 +68,147 @@ def value_of(text: str, name: str) -> float:
     return float(value)
 
 
-def test_a_disk_that_does_not_answer_has_no_size(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with open_broker(tmp_path) as broker:
-            (tmp_path / "data").rename(tmp_path / "elsewhere")
-            text = (await metrics_text(broker, connection_count=0)).decode()
-        assert str(value_of(text, "tailrace_disk_bytes")) == "nan"
-        assert str(value_of(text, "tailrace_disk_used_bytes")) == "nan"
-
-    asyncio.run(scenario())
+async def test_a_disk_that_does_not_answer_has_no_size(tmp_path: Path) -> None:
+    async with open_broker(tmp_path) as broker:
+        (tmp_path / "data").rename(tmp_path / "elsewhere")
+        text = (await metrics_text(broker, connection_count=0)).decode()
+    assert str(value_of(text, "tailrace_disk_bytes")) == "nan"
+    assert str(value_of(text, "tailrace_disk_used_bytes")) == "nan"
 
 
-def test_the_metrics_follow_what_is_stored(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with open_broker(tmp_path) as broker:
-            before = (await metrics_text(broker, connection_count=0)).decode()
-            assert value_of(before, "tailrace_ready") == 0
-            assert str(value_of(before, "tailrace_durable_write_seconds")) == "nan"
+async def test_the_metrics_follow_what_is_stored(tmp_path: Path) -> None:
+    async with open_broker(tmp_path) as broker:
+        before = (await metrics_text(broker, connection_count=0)).decode()
+        assert value_of(before, "tailrace_ready") == 0
+        assert str(value_of(before, "tailrace_durable_write_seconds")) == "nan"
 
-            await broker.start()
-            await broker.create_topic("t", TopicSettings(partitions_per_range=2))
-            log = broker.hosted("t").log_of(0)
-            await Appends(log).batch([b"0"])
-            await log.spilled()
-            waiting = asyncio.create_task(log.wait_beyond(1))
-            await asyncio.sleep(0)
-            text = (await metrics_text(broker, connection_count=0)).decode()
-            waiting.cancel()
+        await broker.start()
+        await broker.create_topic("t", TopicSettings(partitions_per_range=2))
+        log = broker.hosted("t").log_of(0)
+        await Appends(log).batch([b"0"])
+        await log.spilled()
+        waiting = asyncio.create_task(log.wait_beyond(1))
+        await asyncio.sleep(0)
+        text = (await metrics_text(broker, connection_count=0)).decode()
+        waiting.cancel()
 
-        wanted = {
-            "ready": 1,
-            "topics": 1,
-            "partitions": 2,
-            "sealed_partitions": 0,
-            "damaged_partitions": 0,
-            "stored_bytes": 4096,
-            "waiting_reads": 1,
-            "log_writes_total": 1,
-            "log_write_errors_total": 0,
-            "log_appended_batches_total": 1,
-            "journal_writes_total": 1,
-            "pending_bytes": 0,
-            "open_segments": 1,
-            "log_disk_reads_total": 0,
-        }
-        assert {name: value_of(text, f"tailrace_{name}") for name in wanted} == wanted
-        assert value_of(text, "tailrace_log_write_seconds_total") > 0
-        assert value_of(text, "tailrace_durable_write_seconds") > 0
-        assert (
-            value_of(text, "tailrace_disk_bytes") > value_of(text, "tailrace_disk_used_bytes") > 0
-        )
-
-    asyncio.run(scenario())
+    wanted = {
+        "ready": 1,
+        "topics": 1,
+        "partitions": 2,
+        "sealed_partitions": 0,
+        "damaged_partitions": 0,
+        "stored_bytes": 4096,
+        "waiting_reads": 1,
+        "log_writes_total": 1,
+        "log_write_errors_total": 0,
+        "log_appended_batches_total": 1,
+        "journal_writes_total": 1,
+        "pending_bytes": 0,
+        "open_segments": 1,
+        "log_disk_reads_total": 0,
+    }
+    assert {name: value_of(text, f"tailrace_{name}") for name in wanted} == wanted
+    assert value_of(text, "tailrace_log_write_seconds_total") > 0
+    assert value_of(text, "tailrace_durable_write_seconds") > 0
+    assert value_of(text, "tailrace_disk_bytes") > value_of(text, "tailrace_disk_used_bytes") > 0
 
 
-def test_a_poll_that_waits_at_many_logs_is_one_read(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", TopicSettings(partitions_per_range=4))
-            await broker.groups.register(Subscription("c", "g", ("t",)))
-            log = broker.hosted("t").log_of(0)
-            polling = asyncio.create_task(broker.groups.poll("c", Confirmation(0), 60_000))
-            reading = asyncio.create_task(log.wait_beyond(0))
-            await until(lambda: len(log.waiters) == 2)
-            text = (await metrics_text(broker, connection_count=0)).decode()
-            polling.cancel()
-            reading.cancel()
+async def test_a_poll_that_waits_at_many_logs_is_one_read(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", TopicSettings(partitions_per_range=4))
+        await broker.groups.register(Subscription("c", "g", ("t",)))
+        log = broker.hosted("t").log_of(0)
+        polling = asyncio.create_task(broker.groups.poll("c", Confirmation(0), 60_000))
+        reading = asyncio.create_task(log.wait_beyond(0))
+        await until(lambda: len(log.waiters) == 2)
+        text = (await metrics_text(broker, connection_count=0)).decode()
+        polling.cancel()
+        reading.cancel()
 
-        assert value_of(text, "tailrace_waiting_reads") == 2
-
-    asyncio.run(scenario())
+    assert value_of(text, "tailrace_waiting_reads") == 2
 
 
-def test_topics_have_metrics_of_their_own_up_to_a_bound(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path, topic_metrics_max=2) as broker:
-            for name in ("c", "a", "b"):
-                await broker.create_topic(name, TopicSettings(partitions_per_range=2))
-            hosted = broker.hosted("a")
-            hosted.counts.produced_events = 3
-            for group in ("g", "h"):
-                await broker.groups.register(
-                    Subscription(group, group, ("a",), "startFromEarliest")
-                )
-            log = hosted.log_of(0)
-            await Appends(log).batch([b"0", b"1"])
-            await log.spilled()
-            text = (await metrics_text(broker, connection_count=0)).decode()
-            undamaged, hosted.logs[1] = hosted.logs[1], CorruptPartitionError("made up")
-            damaged = (await metrics_text(broker, connection_count=0)).decode()
-            hosted.logs[1] = undamaged
+async def test_topics_have_metrics_of_their_own_up_to_a_bound(tmp_path: Path) -> None:
+    async with started_broker(tmp_path, topic_metrics_max=2) as broker:
+        for name in ("c", "a", "b"):
+            await broker.create_topic(name, TopicSettings(partitions_per_range=2))
+        hosted = broker.hosted("a")
+        hosted.counts.produced_events = 3
+        for group in ("g", "h"):
+            await broker.groups.register(Subscription(group, group, ("a",), "startFromEarliest"))
+        log = hosted.log_of(0)
+        await Appends(log).batch([b"0", b"1"])
+        await log.spilled()
+        text = (await metrics_text(broker, connection_count=0)).decode()
+        undamaged, hosted.logs[1] = hosted.logs[1], CorruptPartitionError("made up")
+        damaged = (await metrics_text(broker, connection_count=0)).decode()
+        hosted.logs[1] = undamaged
 
-        assert set(re.findall(r'topic="(\w+)"', text)) == {"a", "b"}
-        wanted = {
-            'tailrace_topic_produced_events_total{topic="a"}': 3,
-            'tailrace_topic_stored_bytes{topic="a"}': 4096,
-            'tailrace_topic_stored_bytes{topic="b"}': 0,
-            'tailrace_topic_lag_records{topic="a"}': 2,
-            "tailrace_brokers": 1,
-        }
-        assert {name: value_of(text, name) for name in wanted} == wanted
-        assert 'tailrace_topic_lag_records{topic="b"}' not in text
-        assert str(value_of(damaged, 'tailrace_topic_lag_records{topic="a"}')) == "nan"
-
-    asyncio.run(scenario())
+    assert set(re.findall(r'topic="(\w+)"', text)) == {"a", "b"}
+    wanted = {
+        'tailrace_topic_produced_events_total{topic="a"}': 3,
+        'tailrace_topic_stored_bytes{topic="a"}': 4096,
+        'tailrace_topic_stored_bytes{topic="b"}': 0,
+        'tailrace_topic_lag_records{topic="a"}': 2,
+        "tailrace_brokers": 1,
+    }
+    assert {name: value_of(text, name) for name in wanted} == wanted
+    assert 'tailrace_topic_lag_records{topic="b"}' not in text
+    assert str(value_of(damaged, 'tailrace_topic_lag_records{topic="a"}')) == "nan"
 
 
-def test_a_histogram_counts_each_duration_in_all_buckets_from_its_own_on(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            for duration_s in (0.0004, 0.001, 0.0011, 60.0):
-                broker.counters.produce_seconds.add(duration_s)
-            text = (await metrics_text(broker, connection_count=0)).decode()
+async def test_a_histogram_counts_each_duration_in_all_buckets_from_its_own_on(
+    tmp_path: Path,
+) -> None:
+    async with started_broker(tmp_path) as broker:
+        for duration_s in (0.0004, 0.001, 0.0011, 60.0):
+            broker.counters.produce_seconds.add(duration_s)
+        text = (await metrics_text(broker, connection_count=0)).decode()
 
-        buckets = re.findall(r'^tailrace_produce_seconds_bucket\{le="(\S+)"\} (\S+)$', text, re.M)
-        assert [(le, float(count)) for le, count in buckets[:3]] == [
-            ("0.0005", 1),
-            ("0.001", 2),
-            ("0.002", 3),
-        ]
-        assert buckets[-2:] == [("10.0", "3.0"), ("+Inf", "4.0")]
-        assert value_of(text, "tailrace_produce_seconds_count") == 4
-        assert value_of(text, "tailrace_produce_seconds_sum") == pytest.approx(60.0025)
-
-    asyncio.run(scenario())
+    buckets = re.findall(r'^tailrace_produce_seconds_bucket\{le="(\S+)"\} (\S+)$', text, re.M)
+    assert [(le, float(count)) for le, count in buckets[:3]] == [
+        ("0.0005", 1),
+        ("0.001", 2),
+        ("0.002", 3),
+    ]
+    assert buckets[-2:] == [("10.0", "3.0"), ("+Inf", "4.0")]
+    assert value_of(text, "tailrace_produce_seconds_count") == 4
+    assert value_of(text, "tailrace_produce_seconds_sum") == pytest.approx(60.0025)
 
 
-def test_a_group_is_reported_with_its_lag_and_what_it_lost(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", TopicSettings(partitions_per_range=2))
-            hosted = broker.hosted("t")
-            for consumer_id, group in (("c1", "g"), ("c2", "g"), ("c3", 'other "g"')):
-                wanted = Subscription(consumer_id, group, ("t",), "startFromEarliest")
-                await broker.groups.register(wanted)
-            log = hosted.log_of(0)
-            await Appends(log).batch([b"0", b"1", b"2"])
-            found = broker.groups.view("g").group
-            owner = found.owners[TopicPartition(hosted.topic.topic_id, 0)]
-            poll = await broker.groups.poll(owner, Confirmation(0), 0)
-            number = await broker.groups.deliver(poll, [2])
-            await broker.groups.commit(owner, Confirmation(number))
-            found.lost = 7
-            text = (await metrics_text(broker, connection_count=0)).decode()
-            undamaged, hosted.logs[1] = hosted.logs[1], CorruptPartitionError("made up")
-            damaged = (await metrics_text(broker, connection_count=0)).decode()
-            hosted.logs[1] = undamaged
+async def test_a_group_is_reported_with_its_lag_and_what_it_lost(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", TopicSettings(partitions_per_range=2))
+        hosted = broker.hosted("t")
+        for consumer_id, group in (("c1", "g"), ("c2", "g"), ("c3", 'other "g"')):
+            wanted = Subscription(consumer_id, group, ("t",), "startFromEarliest")
+            await broker.groups.register(wanted)
+        log = hosted.log_of(0)
+        await Appends(log).batch([b"0", b"1", b"2"])
+        found = broker.groups.view("g").group
+        owner = found.owners[TopicPartition(hosted.topic.topic_id, 0)]
+        poll = await broker.groups.poll(owner, Confirmation(0), 0)
+        number = await broker.groups.deliver(poll, [2])
+        await broker.groups.commit(owner, Confirmation(number))
+        found.lost = 7
+        text = (await metrics_text(broker, connection_count=0)).decode()
+        undamaged, hosted.logs[1] = hosted.logs[1], CorruptPartitionError("made up")
+        damaged = (await metrics_text(broker, connection_count=0)).decode()
+        hosted.logs[1] = undamaged
 
-        lag, lost = "tailrace_group_lag_records", "tailrace_group_lost_records_total"
-        other = r'{group="other \\"g\\""}'
-        wanted_values = {
-            "tailrace_groups": 2,
-            "tailrace_group_members": 3,
-            lag + '{group="g"}': 1,
-            lag + other: 3,
-            lost + '{group="g"}': 7,
-            lost + other: 0,
-            "tailrace_group_polls_total": 1,
-            "tailrace_group_delivered_records_total": 2,
-            "tailrace_group_commits_total": 1,
-        }
-        assert {name: value_of(text, name) for name in wanted_values} == wanted_values
-        assert str(value_of(damaged, lag + '{group="g"}')) == "nan"
-
-    asyncio.run(scenario())
+    lag, lost = "tailrace_group_lag_records", "tailrace_group_lost_records_total"
+    other = r'{group="other \\"g\\""}'
+    wanted_values = {
+        "tailrace_groups": 2,
+        "tailrace_group_members": 3,
+        lag + '{group="g"}': 1,
+        lag + other: 3,
+        lost + '{group="g"}': 7,
+        lost + other: 0,
+        "tailrace_group_polls_total": 1,
+        "tailrace_group_delivered_records_total": 2,
+        "tailrace_group_commits_total": 1,
+    }
+    assert {name: value_of(text, name) for name in wanted_values} == wanted_values
+    assert str(value_of(damaged, lag + '{group="g"}')) == "nan"

@@ -1,7 +1,7 @@
 """What a leader makes of requests that other brokers forward."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -117,128 +117,106 @@ def batch(number: int, payload: bytes) -> ForwardedBatch:
     return ForwardedBatch(number, TurnOf(KEY, 1), b"p" * 16, 7, 1, 0, 0, size_bytes, crc, 0, 0)
 
 
-def run(scenario: Callable[[Leader], Awaitable[None]]) -> None:
-    async def go() -> None:
-        await scenario(Leader())
-
-    asyncio.run(go())
-
-
 def names(failed: Sequence[FailedRequest]) -> list[tuple[int, str]]:
     return [(each.number, each.error) for each in failed]
 
 
-def test_what_is_stored_in_one_turn_is_one_answer() -> None:
-    async def scenario(leader: Leader) -> None:
-        leader.forward(events(5, 2))
-        leader.forward(batch(7, b"payload"), b"payload")
-        assert leader.used_bytes == 2 + len(b"payload")
-        assert [producer for _, producer in leader.log.waiting] == [
-            None,
-            None,
-            Producer(b"p" * 16, 7),
-        ]
-        for offset, (done, _) in enumerate(leader.log.waiting):
-            done(Appended(offset, copies=3))
+async def test_what_is_stored_in_one_turn_is_one_answer() -> None:
+    leader = Leader()
+    leader.forward(events(5, 2))
+    leader.forward(batch(7, b"payload"), b"payload")
+    assert leader.used_bytes == 2 + len(b"payload")
+    assert [producer for _, producer in leader.log.waiting] == [
+        None,
+        None,
+        Producer(b"p" * 16, 7),
+    ]
+    for offset, (done, _) in enumerate(leader.log.waiting):
+        done(Appended(offset, copies=3))
 
-        assert await leader.answers() == (
-            [StoredAppend(5 + n, n, False, 3) for n in range(3)],
-            [],
-        )
-        assert leader.used_bytes == 0
-        assert leader.link.consumed_bytes == len(b"payload")
-
-    run(scenario)
+    assert await leader.answers() == (
+        [StoredAppend(5 + n, n, False, 3) for n in range(3)],
+        [],
+    )
+    assert leader.used_bytes == 0
+    assert leader.link.consumed_bytes == len(b"payload")
 
 
-def test_after_a_refusal_all_of_the_turn_is_refused() -> None:
-    async def scenario(leader: Leader) -> None:
-        leader.error = NotLeaderError("elsewhere")
-        leader.forward(events(1))
-        leader.error = None
-        leader.forward(events(2))
-        leader.forward(events(3, place=TurnOf(KEY, 2)))
+async def test_after_a_refusal_all_of_the_turn_is_refused() -> None:
+    leader = Leader()
+    leader.error = NotLeaderError("elsewhere")
+    leader.forward(events(1))
+    leader.error = None
+    leader.forward(events(2))
+    leader.forward(events(3, place=TurnOf(KEY, 2)))
 
-        _, failed = await leader.answers()
-        assert names(failed) == [(1, "NotLeaderError"), (2, "NotReadyError")]
-        assert len(leader.log.waiting) == 1
-
-    run(scenario)
+    _, failed = await leader.answers()
+    assert names(failed) == [(1, "NotLeaderError"), (2, "NotReadyError")]
+    assert len(leader.log.waiting) == 1
 
 
-def test_a_refusal_that_comes_later_counts_as_well() -> None:
-    async def scenario(leader: Leader) -> None:
-        leader.forward(events(1))
-        leader.log.waiting[0][0](AppendFailed(NotLeaderError("ended")))
-        leader.forward(events(2))
+async def test_a_refusal_that_comes_later_counts_as_well() -> None:
+    leader = Leader()
+    leader.forward(events(1))
+    leader.log.waiting[0][0](AppendFailed(NotLeaderError("ended")))
+    leader.forward(events(2))
 
-        _, failed = await leader.answers()
-        assert names(failed) == [(1, "NotLeaderError"), (2, "NotReadyError")]
-
-    run(scenario)
+    _, failed = await leader.answers()
+    assert names(failed) == [(1, "NotLeaderError"), (2, "NotReadyError")]
 
 
-def test_another_error_refuses_nothing_else() -> None:
-    async def scenario(leader: Leader) -> None:
-        leader.forward(events(1))
-        leader.log.waiting.pop()[0](AppendFailed(DiskFullError("full")))
-        leader.forward(events(2))
+async def test_another_error_refuses_nothing_else() -> None:
+    leader = Leader()
+    leader.forward(events(1))
+    leader.log.waiting.pop()[0](AppendFailed(DiskFullError("full")))
+    leader.forward(events(2))
 
-        _, failed = await leader.answers()
-        assert names(failed) == [(1, "DiskFullError")]
-        assert len(leader.log.waiting) == 1
-
-    run(scenario)
+    _, failed = await leader.answers()
+    assert names(failed) == [(1, "DiskFullError")]
+    assert len(leader.log.waiting) == 1
 
 
-def test_over_the_produce_memory_nothing_is_appended() -> None:
-    async def scenario(leader: Leader) -> None:
-        leader.forward(events(1, value=b"x" * (MEMORY_BYTES + 1)))
-        large = b"x" * (MEMORY_BYTES + 1)
-        leader.forward(batch(2, large), large)
+async def test_over_the_produce_memory_nothing_is_appended() -> None:
+    leader = Leader()
+    leader.forward(events(1, value=b"x" * (MEMORY_BYTES + 1)))
+    large = b"x" * (MEMORY_BYTES + 1)
+    leader.forward(batch(2, large), large)
 
-        _, failed = await leader.answers()
-        assert names(failed) == [(1, "ProduceMemoryFullError"), (2, "ProduceMemoryFullError")]
-        assert leader.log.waiting == []
-        assert leader.used_bytes == 0
-
-    run(scenario)
+    _, failed = await leader.answers()
+    assert names(failed) == [(1, "ProduceMemoryFullError"), (2, "ProduceMemoryFullError")]
+    assert leader.log.waiting == []
+    assert leader.used_bytes == 0
 
 
-def test_what_the_leader_has_not_heard_of_is_to_be_tried_again() -> None:
-    async def scenario(leader: Leader) -> None:
-        leader.forward(events(1, place=TurnOf(UNKNOWN, 1)))
-        leader.forward(events(2, place=TurnOf(LogKey(KEY.topic_id, 9), 1)))
-        leader.is_ready = False
-        leader.forward(events(3))
+async def test_what_the_leader_has_not_heard_of_is_to_be_tried_again() -> None:
+    leader = Leader()
+    leader.forward(events(1, place=TurnOf(UNKNOWN, 1)))
+    leader.forward(events(2, place=TurnOf(LogKey(KEY.topic_id, 9), 1)))
+    leader.is_ready = False
+    leader.forward(events(3))
 
-        _, failed = await leader.answers()
-        assert [each.error for each in failed] == ["NotReadyError"] * 3
-
-    run(scenario)
+    _, failed = await leader.answers()
+    assert [each.error for each in failed] == ["NotReadyError"] * 3
 
 
-def test_a_batch_that_was_damaged_on_the_way_ends_the_link() -> None:
-    async def scenario(leader: Leader) -> None:
-        with pytest.raises(CorruptFrameError):
-            leader.forward(batch(1, b"payload"), b"paylo@d")
-        assert leader.log.waiting == []
-
-    run(scenario)
+async def test_a_batch_that_was_damaged_on_the_way_ends_the_link() -> None:
+    leader = Leader()
+    with pytest.raises(CorruptFrameError):
+        leader.forward(batch(1, b"payload"), b"paylo@d")
+    assert leader.log.waiting == []
 
 
-def test_nobody_is_answered_who_has_gone() -> None:
-    async def scenario(leader: Leader) -> None:
-        class Reads:
-            def lost(self, _: object) -> None:
-                """None are under way."""
+async def test_nobody_is_answered_who_has_gone() -> None:
+    leader = Leader()
 
-        leader.requests = ForwardedRequests(leader, Reads(), leader.hosted)  # type: ignore[arg-type]
-        leader.forward(events(1))
-        leader.requests.on_forwarder_lost(leader.link)  # type: ignore[arg-type]
-        leader.requests.flush()
+    class Reads:
+        def lost(self, _: object) -> None:
+            """None are under way."""
 
-        assert await leader.answers() == ([], [])
-        assert leader.used_bytes == 1  # the append goes on
+    leader.requests = ForwardedRequests(leader, Reads(), leader.hosted)  # type: ignore[arg-type]
+    leader.forward(events(1))
+    leader.requests.on_forwarder_lost(leader.link)  # type: ignore[arg-type]
+    leader.requests.flush()
 
-    run(scenario)
+    assert await leader.answers() == ([], [])
+    assert leader.used_bytes == 1  # the append goes on

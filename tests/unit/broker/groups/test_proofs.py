@@ -1,6 +1,5 @@
 """A coordinator whose group another broker may coordinate by now answers nothing of it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -46,101 +45,85 @@ async def coordinator(root: Path) -> AsyncIterator[tuple[LocalBroker, Proofs, Pa
         log.role.commits_alone = True
 
 
-def test_a_delivery_waits_until_it_is_proven_that_the_coordinator_is_the_only_one(
+async def test_a_delivery_waits_until_it_is_proven_that_the_coordinator_is_the_only_one(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with coordinator(tmp_path) as (broker, proofs, _):
-            groups = broker.groups
-            poll = await groups.poll("c", NOTHING, 0)
-            proofs.are_given = False
-            with pytest.raises(NoLeaderError, match="not sure"):
-                await groups.deliver(poll, [1])
-            assert broker.groups.view("g").group.members["c"].delivery is None
+    async with coordinator(tmp_path) as (broker, proofs, _):
+        groups = broker.groups
+        poll = await groups.poll("c", NOTHING, 0)
+        proofs.are_given = False
+        with pytest.raises(NoLeaderError, match="not sure"):
+            await groups.deliver(poll, [1])
+        assert broker.groups.view("g").group.members["c"].delivery is None
 
-            proofs.are_given = True
-            poll = await groups.poll("c", NOTHING, 0)
-            assert await groups.deliver(poll, [1]) is not None
-            assert proofs.count == 2
-
-    asyncio.run(scenario())
+        proofs.are_given = True
+        poll = await groups.poll("c", NOTHING, 0)
+        assert await groups.deliver(poll, [1]) is not None
+        assert proofs.count == 2
 
 
-def test_who_is_deposed_while_it_proves_that_it_leads_delivers_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(tmp_path) as (broker, _, log):
-            epoch = log.role.epoch
+async def test_who_is_deposed_while_it_proves_that_it_leads_delivers_nothing(
+    tmp_path: Path,
+) -> None:
+    async with coordinator(tmp_path) as (broker, _, log):
+        epoch = log.role.epoch
 
-            async def deposed() -> bool:
-                log.role.epoch = None
-                return True
+        async def deposed() -> bool:
+            log.role.epoch = None
+            return True
 
-            poll = await broker.groups.poll("c", NOTHING, 0)
-            log.role._prove = deposed
-            with pytest.raises(NoLeaderError):
-                await broker.groups.deliver(poll, [1])
-            log.role.epoch = epoch
-            assert broker.groups.view("g").group.members["c"].delivery is None
-
-    asyncio.run(scenario())
+        poll = await broker.groups.poll("c", NOTHING, 0)
+        log.role._prove = deposed
+        with pytest.raises(NoLeaderError):
+            await broker.groups.deliver(poll, [1])
+        log.role.epoch = epoch
+        assert broker.groups.view("g").group.members["c"].delivery is None
 
 
-def test_a_coordinator_whose_log_is_being_sealed_delivers_nothing(tmp_path: Path) -> None:
+async def test_a_coordinator_whose_log_is_being_sealed_delivers_nothing(tmp_path: Path) -> None:
     """Others coordinate its groups when the step is committed, which it may hear late."""
 
-    async def scenario() -> None:
-        async with coordinator(tmp_path) as (broker, proofs, log):
-            poll = await broker.groups.poll("c", NOTHING, 0)
-            log.role.is_held = log.role.is_in_step = True
-            with pytest.raises(NoLeaderError, match="sealed"):
-                await broker.groups.deliver(poll, [1])
-            assert proofs.count == 0
-            log.role.is_in_step = False  # it hands the range over
-            assert await broker.groups.deliver(poll, [1]) is not None
-            log.role.is_held = False
-
-    asyncio.run(scenario())
+    async with coordinator(tmp_path) as (broker, proofs, log):
+        poll = await broker.groups.poll("c", NOTHING, 0)
+        log.role.is_held = log.role.is_in_step = True
+        with pytest.raises(NoLeaderError, match="sealed"):
+            await broker.groups.deliver(poll, [1])
+        assert proofs.count == 0
+        log.role.is_in_step = False  # it hands the range over
+        assert await broker.groups.deliver(poll, [1]) is not None
+        log.role.is_held = False
 
 
-def test_a_commit_that_appends_nothing_is_proven(tmp_path: Path) -> None:
+async def test_a_commit_that_appends_nothing_is_proven(tmp_path: Path) -> None:
     """What it confirms is stored already; its append was a proof."""
 
-    async def scenario() -> None:
-        async with coordinator(tmp_path) as (broker, proofs, _):
-            poll = await broker.groups.poll("c", NOTHING, 0)
-            number = await broker.groups.deliver(poll, [1])
-            proofs.count = 0
-            await broker.groups.commit("c", Confirmation(number))
-            assert proofs.count == 0
+    async with coordinator(tmp_path) as (broker, proofs, _):
+        poll = await broker.groups.poll("c", NOTHING, 0)
+        number = await broker.groups.deliver(poll, [1])
+        proofs.count = 0
+        await broker.groups.commit("c", Confirmation(number))
+        assert proofs.count == 0
 
+        await broker.groups.commit("c", Confirmation(number))
+        assert proofs.count == 1
+        proofs.are_given = False
+        with pytest.raises(NoLeaderError, match="not sure"):
             await broker.groups.commit("c", Confirmation(number))
-            assert proofs.count == 1
-            proofs.are_given = False
+
+
+async def test_the_state_of_groups_is_proven(tmp_path: Path) -> None:
+    async with coordinator(tmp_path) as (broker, proofs, _):
+        await broker.groups.check_surely_led()
+        await broker.groups.check_surely_led("g")
+        assert proofs.count == 2
+        proofs.are_given = False
+        for group in ("g", None):
             with pytest.raises(NoLeaderError, match="not sure"):
-                await broker.groups.commit("c", Confirmation(number))
-
-    asyncio.run(scenario())
+                await broker.groups.check_surely_led(group)
 
 
-def test_the_state_of_groups_is_proven(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with coordinator(tmp_path) as (broker, proofs, _):
-            await broker.groups.check_surely_led()
+async def test_nobody_is_asked_for_a_group_that_cannot_be_there(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        await broker.groups.check_surely_led()
+        with pytest.raises(GroupNotFoundError):
             await broker.groups.check_surely_led("g")
-            assert proofs.count == 2
-            proofs.are_given = False
-            for group in ("g", None):
-                with pytest.raises(NoLeaderError, match="not sure"):
-                    await broker.groups.check_surely_led(group)
-
-    asyncio.run(scenario())
-
-
-def test_nobody_is_asked_for_a_group_that_cannot_be_there(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.groups.check_surely_led()
-            with pytest.raises(GroupNotFoundError):
-                await broker.groups.check_surely_led("g")
-
-    asyncio.run(scenario())

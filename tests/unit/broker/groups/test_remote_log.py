@@ -1,7 +1,8 @@
 """A log that is read at its leader: a leader's answers go in, what polls see comes out."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
@@ -46,23 +47,21 @@ class Leader:
         return await request
 
 
-def run(scenario: Callable[[Leader, RemoteLogs], Awaitable[None]]) -> None:
-    async def running() -> None:
-        leader = Leader()
-        async with asyncio.TaskGroup() as tasks:
-            logs = RemoteLogs(leader.fetch, tasks.create_task)
-            await scenario(leader, logs)
-            logs.close()
-
-    asyncio.run(running())
+@asynccontextmanager
+async def remote_logs() -> AsyncIterator[tuple[Leader, RemoteLogs]]:
+    leader = Leader()
+    async with asyncio.TaskGroup() as tasks:
+        logs = RemoteLogs(leader.fetch, tasks.create_task)
+        yield leader, logs
+        logs.close()
 
 
 def three_from(offset: int) -> bytes:
     return batch_of([Event(b"0"), Event(b"1"), Event(b"2")], base_offset=offset)
 
 
-def test_who_waits_is_woken_by_the_next_record() -> None:
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+async def test_who_waits_is_woken_by_the_next_record() -> None:
+    async with remote_logs() as (leader, logs):
         log = logs.log_of(TOPIC, 0)
         await leader.answer(2, 5)
         await until(lambda: len(leader.asked) == 2)
@@ -75,13 +74,11 @@ def test_who_waits_is_woken_by_the_next_record() -> None:
 
         assert leader.asked[:2] == [Wanted("t", 0, None, 1), Wanted("t", 0, 5, 1, WAIT_MS)]
 
-    run(scenario)
 
-
-def test_a_new_leader_is_asked_from_where_it_is() -> None:
+async def test_a_new_leader_is_asked_from_where_it_is() -> None:
     """It may not know yet what the one before had committed, and must not be asked in a circle."""
 
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+    async with remote_logs() as (leader, logs):
         log = logs.log_of(TOPIC, 0)
         await leader.answer(0, 9)
         await leader.answer(0, 6)
@@ -90,11 +87,9 @@ def test_a_new_leader_is_asked_from_where_it_is() -> None:
         assert leader.asked[2] == Wanted("t", 0, 6, 1, WAIT_MS)
         assert log.high_watermark == 9
 
-    run(scenario)
 
-
-def test_records_are_asked_for() -> None:
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+async def test_records_are_asked_for() -> None:
+    async with remote_logs() as (leader, logs):
         log = logs.log_of(TOPIC, 0)
         await leader.answer(0, 6)
         await until(lambda: len(leader.asked) == 2)
@@ -106,11 +101,9 @@ def test_records_are_asked_for() -> None:
         assert [each.header.end_offset for each in await reading] == [3]
         assert Wanted("t", 0, 0, 100) in leader.asked
 
-    run(scenario)
 
-
-def test_who_waits_for_a_log_that_is_here_by_now_is_woken() -> None:
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+async def test_who_waits_for_a_log_that_is_here_by_now_is_woken() -> None:
+    async with remote_logs() as (leader, logs):
         log = logs.log_of(TOPIC, 0)
         waiter = asyncio.get_running_loop().create_future()
         log.add_waiter(waiter)
@@ -123,16 +116,12 @@ def test_who_waits_for_a_log_that_is_here_by_now_is_woken() -> None:
         with pytest.raises(NotReadyError):
             await reading
 
-    run(scenario)
 
-
-def test_a_stop_follows_none_any_more() -> None:
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+async def test_a_stop_follows_none_any_more() -> None:
+    async with remote_logs() as (_, logs):
         logs.log_of(TOPIC, 0)
         logs.close()
         await until(lambda: not logs._logs)
-
-    run(scenario)
 
 
 def test_a_topic_that_is_back_under_another_name_is_asked_for_by_that() -> None:
@@ -154,10 +143,10 @@ def test_a_topic_that_is_back_under_another_name_is_asked_for_by_that() -> None:
 
 
 @pytest.mark.parametrize("error", [NoLeaderError("gone"), OffsetOutOfRangeError("trimmed")])
-def test_a_failure_is_no_end(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_is_no_end(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_log, "RETRY_SECONDS", 0)
 
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+    async with remote_logs() as (leader, logs):
         log = logs.log_of(TOPIC, 0)
         await leader.answer(0, 3)
         await leader.fail(error)
@@ -166,25 +155,23 @@ def test_a_failure_is_no_end(error: Exception, monkeypatch: pytest.MonkeyPatch) 
 
         assert log.log_start == 4
 
-    run(scenario)
 
-
-def test_a_log_that_nobody_asks_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_nobody_asks_for_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_log, "IDLE_SECONDS", 0)
 
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+    async with remote_logs() as (_, logs):
         log = logs.log_of(TOPIC, 0)
         await until(lambda: not logs._logs)
 
         assert logs.log_of(TOPIC, 0) is not log
 
-    run(scenario)
 
-
-def test_of_a_sealed_log_only_the_start_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_a_sealed_log_only_the_start_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(remote_log, "SEALED_SECONDS", 0)
 
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+    async with remote_logs() as (leader, logs):
         log = logs.log_of(TOPIC, 0)
         await leader.answer(0, 6, is_sealed=True)
         await leader.answer(4, 6, is_sealed=True)
@@ -193,11 +180,9 @@ def test_of_a_sealed_log_only_the_start_is_asked_again(monkeypatch: pytest.Monke
         assert leader.asked[:2] == [Wanted("t", 0, None, 1)] * 2
         assert log.high_watermark == 6
 
-    run(scenario)
 
-
-def test_a_sealed_log_is_found_with_all_of_it() -> None:
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+async def test_a_sealed_log_is_found_with_all_of_it() -> None:
+    async with remote_logs() as (leader, logs):
         for answer in (leader.answer(2, 6, is_sealed=True), leader.answer(2, 5)):
             finding = asyncio.create_task(logs.find_sealed("__groups", 3, 6))
             await answer
@@ -210,5 +195,3 @@ def test_a_sealed_log_is_found_with_all_of_it() -> None:
         await leader.is_here()
         with pytest.raises(NotReadyError, match="by now"):
             await finding
-
-    run(scenario)

@@ -101,103 +101,85 @@ def exhausted(quota: Quota) -> object:
 
 
 @pytest.mark.parametrize("end", [None, COUNT])
-def test_replicas_are_fed_though_readers_hold_all_of_their_memory(
+async def test_replicas_are_fed_though_readers_hold_all_of_their_memory(
     tmp_path: Path, end: int | None
 ) -> None:
-    async def scenario() -> None:
-        async with fed(tmp_path) as feeding_:
-            kept = exhausted(feeding_.pool.read)
-            feeding_.feed(end=end)
-            await feeding_.ended()
-            assert [each.header.base_offset for each in feeding_.sent_batches()] == [*range(COUNT)]
-            assert feeding_.pool.catch_up.used_bytes > 0
-            feeding_.sent.clear()
-            await until(lambda: feeding_.pool.catch_up.used_bytes == 0)
-            del kept
-
-    asyncio.run(scenario())
+    async with fed(tmp_path) as feeding_:
+        kept = exhausted(feeding_.pool.read)
+        feeding_.feed(end=end)
+        await feeding_.ended()
+        assert [each.header.base_offset for each in feeding_.sent_batches()] == [*range(COUNT)]
+        assert feeding_.pool.catch_up.used_bytes > 0
+        feeding_.sent.clear()
+        await until(lambda: feeding_.pool.catch_up.used_bytes == 0)
+        del kept
 
 
-def test_readers_read_though_replicas_hold_all_of_theirs(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fed(tmp_path) as feeding_:
-            kept: object = exhausted(feeding_.pool.catch_up)
-            feeding_.feed(end=None)
-            batches = await feeding_.log.read(0, MEBIBYTE)
-            assert [each.header.base_offset for each in batches] == [*range(COUNT)]
-            assert feeding_.sent == []
-            del kept
-            await feeding_.ended()
-            assert len(feeding_.sent_batches()) == COUNT
-            assert feeding_.feeds.catch_up_bytes == sum(each.header.batch_bytes for each in batches)
-
-    asyncio.run(scenario())
+async def test_readers_read_though_replicas_hold_all_of_theirs(tmp_path: Path) -> None:
+    async with fed(tmp_path) as feeding_:
+        kept: object = exhausted(feeding_.pool.catch_up)
+        feeding_.feed(end=None)
+        batches = await feeding_.log.read(0, MEBIBYTE)
+        assert [each.header.base_offset for each in batches] == [*range(COUNT)]
+        assert feeding_.sent == []
+        del kept
+        await feeding_.ended()
+        assert len(feeding_.sent_batches()) == COUNT
+        assert feeding_.feeds.catch_up_bytes == sum(each.header.batch_bytes for each in batches)
 
 
-def test_a_follower_that_cannot_be_fed_stands_again(
+async def test_a_follower_that_cannot_be_fed_stands_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeding, "RETRY_SECONDS", 0.0)
 
-    async def scenario() -> None:
-        async with fed(tmp_path, wait_seconds=0.001) as feeding_:
-            kept = exhausted(feeding_.pool.catch_up)
-            feeding_.feed(end=None)
-            feeding_.feed(end=COUNT)
-            await feeding_.ended()
-            await until(lambda: len(feeding_.sent) == 2)
-            assert {message for message, _ in feeding_.sent} == {Restart(0, EPOCH, 1)}
-            del kept
-
-    asyncio.run(scenario())
+    async with fed(tmp_path, wait_seconds=0.001) as feeding_:
+        kept = exhausted(feeding_.pool.catch_up)
+        feeding_.feed(end=None)
+        feeding_.feed(end=COUNT)
+        await feeding_.ended()
+        await until(lambda: len(feeding_.sent) == 2)
+        assert {message for message, _ in feeding_.sent} == {Restart(0, EPOCH, 1)}
+        del kept
 
 
 @pytest.mark.parametrize("end", [None, COUNT])
-def test_nothing_is_sent_when_the_epoch_has_ended(tmp_path: Path, end: int | None) -> None:
-    async def scenario() -> None:
-        async with fed(tmp_path) as feeding_:
-            feeding_.epoch = None
-            feeding_.feed(end=end)
-            await feeding_.ended()
-            assert feeding_.sent == []
-
-    asyncio.run(scenario())
+async def test_nothing_is_sent_when_the_epoch_has_ended(tmp_path: Path, end: int | None) -> None:
+    async with fed(tmp_path) as feeding_:
+        feeding_.epoch = None
+        feeding_.feed(end=end)
+        await feeding_.ended()
+        assert feeding_.sent == []
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-def test_what_memory_has_is_sent_at_once_while_the_link_has_room(
+async def test_what_memory_has_is_sent_at_once_while_the_link_has_room(
     tmp_path: Path, *, has_room: bool
 ) -> None:
     """As large batches are that were written a moment ago; they count as far behind."""
 
-    async def scenario() -> None:
-        async with fed(tmp_path, cache_bytes=MEBIBYTE) as feeding_:
-            feeding_.room = has_room
-            feeding_.feed(end=None)
-            assert bool(feeding_.sent) == has_room
-            await feeding_.ended()
-            assert len(feeding_.sent_batches()) == COUNT
-            feeding_.feed(end=None)  # the round is not taken: this one waits for the next
-            await feeding_.ended()
-            assert len(feeding_.sent_batches()) == (2 * COUNT if has_room else COUNT)
-
-    asyncio.run(scenario())
+    async with fed(tmp_path, cache_bytes=MEBIBYTE) as feeding_:
+        feeding_.room = has_room
+        feeding_.feed(end=None)
+        assert bool(feeding_.sent) == has_room
+        await feeding_.ended()
+        assert len(feeding_.sent_batches()) == COUNT
+        feeding_.feed(end=None)  # the round is not taken: this one waits for the next
+        await feeding_.ended()
+        assert len(feeding_.sent_batches()) == (2 * COUNT if has_room else COUNT)
 
 
-def test_a_live_batch_does_not_wait_for_the_round_of_catch_up(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fed(tmp_path) as feeding_:
-            feeding_.feed(end=None)
-            feeding_.feed(end=None)  # in the next round, which is not due
-            feeding_.feed(end=COUNT)
-            await feeding_.ended()
-            assert all(isinstance(message, Batches) for message, _ in feeding_.sent)
-            assert len(feeding_.sent_batches()) == 2 * COUNT
-
-    asyncio.run(scenario())
+async def test_a_live_batch_does_not_wait_for_the_round_of_catch_up(tmp_path: Path) -> None:
+    async with fed(tmp_path) as feeding_:
+        feeding_.feed(end=None)
+        feeding_.feed(end=None)  # in the next round, which is not due
+        feeding_.feed(end=COUNT)
+        await feeding_.ended()
+        assert all(isinstance(message, Batches) for message, _ in feeding_.sent)
+        assert len(feeding_.sent_batches()) == 2 * COUNT
 
 
-def test_catch_up_that_takes_from_readers_is_found(
+async def test_catch_up_that_takes_from_readers_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutation of the first test: what it asks for does not come."""
@@ -210,15 +192,12 @@ def test_catch_up_that_takes_from_readers_is_found(
 
     monkeypatch.setattr(PartitionLog, "_read_from_disk", take_from_readers)
 
-    async def scenario() -> None:
-        async with fed(tmp_path) as feeding_:
-            kept = exhausted(feeding_.pool.read)
-            feeding_.feed(end=None)
-            feeding_.feed(end=COUNT)
-            await until(feeding_.waits)
-            assert feeding_.sent == []
-            for task in feeding_.tasks:
-                task.cancel()
-            del kept
-
-    asyncio.run(scenario())
+    async with fed(tmp_path) as feeding_:
+        kept = exhausted(feeding_.pool.read)
+        feeding_.feed(end=None)
+        feeding_.feed(end=COUNT)
+        await until(feeding_.waits)
+        assert feeding_.sent == []
+        for task in feeding_.tasks:
+            task.cancel()
+        del kept

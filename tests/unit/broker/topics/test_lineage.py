@@ -1,7 +1,6 @@
 """A broker alone grows to two by commands: what it does in the turn that seals its range."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,10 +23,6 @@ from tests.support.storage.storage import Appends, until, values_in
 
 ONE = TopicSettings(partitions_per_range=1)
 PARENT, LOW_CHILD, HIGH_CHILD = 0, 1, 2
-
-
-def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(scenario())
 
 
 async def begin_step(broker: LocalBroker) -> RingState:
@@ -66,72 +61,66 @@ def key_of(child: int) -> bytes:
     return next(b"%d" % n for n in range(100) if (token(b"%d" % n) - bound) * wanted > 0)
 
 
-def test_a_log_is_sealed_as_it_is_and_its_children_follow_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            hosted = broker.hosted("t")
-            log = hosted.log_of(PARENT)
-            await Appends(log).batch([b"0", b"1"])
-            waiting = asyncio.ensure_future(log.wait_beyond(2))
+async def test_a_log_is_sealed_as_it_is_and_its_children_follow_it(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", ONE)
+        hosted = broker.hosted("t")
+        log = hosted.log_of(PARENT)
+        await Appends(log).batch([b"0", b"1"])
+        waiting = asyncio.ensure_future(log.wait_beyond(2))
 
-            await split(broker)
-            assert hosted.replica_of(PARENT) is log
-            assert (log.high_watermark, log.is_served, log.knows_end) == (2, True, True)
-            await waiting  # in the turn of the state: nothing more comes
-            parent, low, high = hosted.topic.partitions
-            assert (parent.sealed_end, parent.children) == (2, (LOW_CHILD, HIGH_CHILD))
-            assert (low.first_offset, high.first_offset) == (2, 2)
-            assert hosted.partition_of_key(key_of(LOW_CHILD)) == LOW_CHILD
-            with pytest.raises(NotLeaderError, match="sealed; its keys go on in partitions 1, 2"):
-                hosted.open_log_of(PARENT)
-            with pytest.raises(NotLeaderError, match="broker 1 leads") as elsewhere:
-                hosted.log_of(HIGH_CHILD)
-            assert elsewhere.value.members["leader"] == 1
+        await split(broker)
+        assert hosted.replica_of(PARENT) is log
+        assert (log.high_watermark, log.is_served, log.knows_end) == (2, True, True)
+        await waiting  # in the turn of the state: nothing more comes
+        parent, low, high = hosted.topic.partitions
+        assert (parent.sealed_end, parent.children) == (2, (LOW_CHILD, HIGH_CHILD))
+        assert (low.first_offset, high.first_offset) == (2, 2)
+        assert hosted.partition_of_key(key_of(LOW_CHILD)) == LOW_CHILD
+        with pytest.raises(NotLeaderError, match="sealed; its keys go on in partitions 1, 2"):
+            hosted.open_log_of(PARENT)
+        with pytest.raises(NotLeaderError, match="broker 1 leads") as elsewhere:
+            hosted.log_of(HIGH_CHILD)
+        assert elsewhere.value.members["leader"] == 1
 
-            await until(lambda: isinstance(hosted.logs[LOW_CHILD], PartitionLog))
-            child = hosted.open_log_of(LOW_CHILD)
-            appended = Appends(child).event(b"2")  # committed when the second broker has it
-            await until(lambda: child.log_end == 3)
-            appended.cancel()
-            assert (child.log_start, child.high_watermark) == (2, 2)
-            assert hosted.log_of(PARENT) is log
-            assert await values_in(log) == [b"0", b"1"]
-        async with started_broker(tmp_path) as broker:
-            log = broker.hosted("t").log_of(PARENT)
-            assert await values_in(log) == [b"0", b"1"]
-            assert broker.hosted("t").logs[LOW_CHILD].log_end == 3  # type: ignore[union-attr]
-
-    run(scenario)
+        await until(lambda: isinstance(hosted.logs[LOW_CHILD], PartitionLog))
+        child = hosted.open_log_of(LOW_CHILD)
+        appended = Appends(child).event(b"2")  # committed when the second broker has it
+        await until(lambda: child.log_end == 3)
+        appended.cancel()
+        assert (child.log_start, child.high_watermark) == (2, 2)
+        assert hosted.log_of(PARENT) is log
+        assert await values_in(log) == [b"0", b"1"]
+    async with started_broker(tmp_path) as broker:
+        log = broker.hosted("t").log_of(PARENT)
+        assert await values_in(log) == [b"0", b"1"]
+        assert broker.hosted("t").logs[LOW_CHILD].log_end == 3  # type: ignore[union-attr]
 
 
-def test_what_waits_when_the_log_is_sealed_was_not_attempted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            hosted = broker.hosted("t")
-            log = hosted.log_of(PARENT)
-            appends = Appends(log)
-            await appends.event(b"0")
-            state = await begin_step(broker)
-            broker._topics.local._roles.of(0).hold()
-            appends.event(b"held")
-            appends.batch([b"held", b"too"])
+async def test_what_waits_when_the_log_is_sealed_was_not_attempted(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", ONE)
+        hosted = broker.hosted("t")
+        log = hosted.log_of(PARENT)
+        appends = Appends(log)
+        await appends.event(b"0")
+        state = await begin_step(broker)
+        broker._topics.local._roles.of(0).hold()
+        appends.event(b"held")
+        appends.batch([b"held", b"too"])
 
-            await broker.ring.change(seal_of(broker, state))
-            _, *refused = await appends.outcomes()
-            for each in refused:
-                assert isinstance(each, NotLeaderError)
-                assert each.members["children"] == [LOW_CHILD, HIGH_CHILD]
-                assert (each.retriable, each.write_attempted) == (True, False)
-            assert await values_in(log) == [b"0"]
-            with pytest.raises(NotLeaderError, match="sealed"):
-                await appends.event(b"late")
-
-    run(scenario)
+        await broker.ring.change(seal_of(broker, state))
+        _, *refused = await appends.outcomes()
+        for each in refused:
+            assert isinstance(each, NotLeaderError)
+            assert each.members["children"] == [LOW_CHILD, HIGH_CHILD]
+            assert (each.retriable, each.write_attempted) == (True, False)
+        assert await values_in(log) == [b"0"]
+        with pytest.raises(NotLeaderError, match="sealed"):
+            await appends.event(b"late")
 
 
-def test_a_log_that_is_being_opened_when_its_partition_is_sealed_is_sealed(
+async def test_a_log_that_is_being_opened_when_its_partition_is_sealed_is_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening, may_open = asyncio.Event(), asyncio.Event()
@@ -141,100 +130,82 @@ def test_a_log_that_is_being_opened_when_its_partition_is_sealed_is_sealed(
         await may_open.wait()
         return await open_logs(*args)
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            monkeypatch.setattr(local_topics, "open_logs", open_later)
-            creating = asyncio.create_task(broker.create_topic("u", ONE))
-            await opening.wait()
-            state = await begin_step(broker)
-            assert state.step is not None
-            ends: dict[UUID, tuple[int, ...]] = dict.fromkeys(slices_in(state, 0), (0,))
-            replicas = Replica(0, state.brokers[0].number), Replica(1, 1)
-            await broker.ring.change(Sealed(state.step.id, 0, 1, ends, replicas))
-            may_open.set()
-            await creating
-            log = broker.hosted("u").log_of(PARENT)
-            async with asyncio.timeout(10):
-                await log.wait_beyond(0)  # nothing will come
-            with pytest.raises(NotLeaderError, match="sealed"):
-                await Appends(log).event(b"0")
-
-    run(scenario)
-
-
-def test_a_copy_that_ends_elsewhere_than_its_partition_is_not_served(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            log = broker.hosted("t").log_of(PARENT)
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", ONE)
+        monkeypatch.setattr(local_topics, "open_logs", open_later)
+        creating = asyncio.create_task(broker.create_topic("u", ONE))
+        await opening.wait()
+        state = await begin_step(broker)
+        assert state.step is not None
+        ends: dict[UUID, tuple[int, ...]] = dict.fromkeys(slices_in(state, 0), (0,))
+        replicas = Replica(0, state.brokers[0].number), Replica(1, 1)
+        await broker.ring.change(Sealed(state.step.id, 0, 1, ends, replicas))
+        may_open.set()
+        await creating
+        log = broker.hosted("u").log_of(PARENT)
+        async with asyncio.timeout(10):
+            await log.wait_beyond(0)  # nothing will come
+        with pytest.raises(NotLeaderError, match="sealed"):
             await Appends(log).event(b"0")
-            state = await begin_step(broker)
-            await broker.ring.change(seal_of(broker, state, ends=1))
-            with pytest.raises(CorruptPartitionError, match="ends at 1, and was sealed at 2"):
-                await log.read(0, 1)
-
-    run(scenario)
 
 
-def test_a_topic_deleted_before_a_step_is_no_part_of_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            await broker.create_topic("u", ONE)
-            await Appends(broker.hosted("u").log_of(PARENT)).event(b"0")
-            await broker.delete_topic("u")
-            await split(broker)
-            with pytest.raises(TopicNotFoundError):
-                broker.hosted("u")
-            assert len(broker.hosted("t").topic.partitions) == 3
-        async with started_broker(tmp_path) as broker:
-            assert [each.topic.name for each in broker.topics()] == ["t"]
-
-    run(scenario)
+async def test_a_copy_that_ends_elsewhere_than_its_partition_is_not_served(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", ONE)
+        log = broker.hosted("t").log_of(PARENT)
+        await Appends(log).event(b"0")
+        state = await begin_step(broker)
+        await broker.ring.change(seal_of(broker, state, ends=1))
+        with pytest.raises(CorruptPartitionError, match="ends at 1, and was sealed at 2"):
+            await log.read(0, 1)
 
 
-def test_a_step_that_is_cancelled_changes_no_topic(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            state = await begin_step(broker)
-            assert state.step is not None
-            await broker.ring.change(AbortStep(state.step.id))
-            assert await Appends(broker.hosted("t").open_log_of(PARENT)).event(b"0") == 0
-            assert len(broker.hosted("t").topic.partitions) == 1
+async def test_a_topic_deleted_before_a_step_is_no_part_of_it(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", ONE)
+        await broker.create_topic("u", ONE)
+        await Appends(broker.hosted("u").log_of(PARENT)).event(b"0")
+        await broker.delete_topic("u")
+        await split(broker)
+        with pytest.raises(TopicNotFoundError):
+            broker.hosted("u")
+        assert len(broker.hosted("t").topic.partitions) == 3
+    async with started_broker(tmp_path) as broker:
+        assert [each.topic.name for each in broker.topics()] == ["t"]
 
-    run(scenario)
+
+async def test_a_step_that_is_cancelled_changes_no_topic(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", ONE)
+        state = await begin_step(broker)
+        assert state.step is not None
+        await broker.ring.change(AbortStep(state.step.id))
+        assert await Appends(broker.hosted("t").open_log_of(PARENT)).event(b"0") == 0
+        assert len(broker.hosted("t").topic.partitions) == 1
 
 
-def test_the_settings_of_a_topic_are_altered_on_their_own(tmp_path: Path) -> None:
+async def test_the_settings_of_a_topic_are_altered_on_their_own(tmp_path: Path) -> None:
     """A step carries them over to the children."""
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            await split(broker)
-            await broker.alter_topic("t", {"json_check": False})
-            hosted = broker.hosted("t")
-            assert hosted.topic.settings == msgspec.structs.replace(ONE, json_check=False)
-
-    run(scenario)
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", ONE)
+        await split(broker)
+        await broker.alter_topic("t", {"json_check": False})
+        hosted = broker.hosted("t")
+        assert hosted.topic.settings == msgspec.structs.replace(ONE, json_check=False)
 
 
-def test_a_log_whose_partition_leaves_while_it_is_opened_is_not_kept(tmp_path: Path) -> None:
+async def test_a_log_whose_partition_leaves_while_it_is_opened_is_not_kept(tmp_path: Path) -> None:
     """A later state was followed meanwhile; what is applied then closes the log."""
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=2))
-            hosted, local = broker.hosted("t"), broker._topics.local
-            first, second = hosted.all_logs()
-            hosted.alter(msgspec.structs.replace(topic, partitions=topic.partitions[1:]), [second])
+    async with started_broker(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=2))
+        hosted, local = broker.hosted("t"), broker._topics.local
+        first, second = hosted.all_logs()
+        hosted.alter(msgspec.structs.replace(topic, partitions=topic.partitions[1:]), [second])
 
-            local._keep(hosted, [first, second], is_living=True)
+        local._keep(hosted, [first, second], is_living=True)
 
-            assert broker.hosted("t").all_logs() == [second]
-            assert hosted.take_leaving() == [first]
-            await first.close()
-
-    run(scenario)
+        assert broker.hosted("t").all_logs() == [second]
+        assert hosted.take_leaving() == [first]
+        await first.close()

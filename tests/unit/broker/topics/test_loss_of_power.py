@@ -1,6 +1,5 @@
 """What a start gives up, and what a replica takes for damage, after a loss of power."""
 
-import asyncio
 import errno
 import json
 import os
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.timeout(20)
 
 
 @pytest.mark.parametrize("fails_first", [False, True])
-def test_what_a_loss_of_power_has_taken_from_a_replica_is_no_damage_to_later_starts(
+async def test_what_a_loss_of_power_has_taken_from_a_replica_is_no_damage_to_later_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_first: bool
 ) -> None:
     """The journal says that more was committed: of several copies that proves nothing then.
@@ -39,66 +38,60 @@ def test_what_a_loss_of_power_has_taken_from_a_replica_is_no_damage_to_later_sta
     """
     lost, killed = tmp_path / "lost", tmp_path / "killed"
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path / "live") as broker:
-            topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
-            log = broker.hosted("t").log_of(0)
-            await append_large(log)
-            for value in (b"1", b"2"):
-                await Appends(log).event(value)
-            shutil.copytree(tmp_path / "live", lost)
-        state = ring_state_on(lost)
-        owner = state.ranges[0]
-        shared = msgspec.structs.replace(
-            owner, replicas=(0, 1), isr=(*owner.isr, Replica(1, 1)), leader=None
-        )
-        put_ring_state(lost, msgspec.structs.replace(state, ranges={0: shared}))
-        lose_power(lost / "data", topic.topic_id)
-        if fails_first:
-            with monkeypatch.context() as patch:
-                let_writes_fail(patch, lost / "data/journal")
-                with pytest.raises(ExceptionGroup) as raised:
-                    async with started_broker(lost):
-                        pass
-                assert raised.group_contains(StorageFailedError)
-        async with started_broker(lost) as broker:
-            mine = broker.ring.registration
-            assert mine is not None
-            assert (mine.loss, mine.ends) == ("power", (RangeEnd(0, last_epoch=0, end=0),))
-            shutil.copytree(lost, killed)
-        with capture_logs() as lines:
-            async with started_broker(killed):
-                pass
-        assert "partition.damaged" not in {line["event"] for line in lines}
-
-    asyncio.run(scenario())
+    async with started_broker(tmp_path / "live") as broker:
+        topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+        log = broker.hosted("t").log_of(0)
+        await append_large(log)
+        for value in (b"1", b"2"):
+            await Appends(log).event(value)
+        shutil.copytree(tmp_path / "live", lost)
+    state = ring_state_on(lost)
+    owner = state.ranges[0]
+    shared = msgspec.structs.replace(
+        owner, replicas=(0, 1), isr=(*owner.isr, Replica(1, 1)), leader=None
+    )
+    put_ring_state(lost, msgspec.structs.replace(state, ranges={0: shared}))
+    lose_power(lost / "data", topic.topic_id)
+    if fails_first:
+        with monkeypatch.context() as patch:
+            let_writes_fail(patch, lost / "data/journal")
+            with pytest.raises(ExceptionGroup) as raised:
+                async with started_broker(lost):
+                    pass
+            assert raised.group_contains(StorageFailedError)
+    async with started_broker(lost) as broker:
+        mine = broker.ring.registration
+        assert mine is not None
+        assert (mine.loss, mine.ends) == ("power", (RangeEnd(0, last_epoch=0, end=0),))
+        shutil.copytree(lost, killed)
+    with capture_logs() as lines:
+        async with started_broker(killed):
+            pass
+    assert "partition.damaged" not in {line["event"] for line in lines}
 
 
-def test_what_a_later_opening_gives_up_is_cut_at_once(
+async def test_what_a_later_opening_gives_up_is_cut_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal may still have what was set aside. Where that fails, the log is opened later."""
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
-            log = broker.hosted("t").open_log_of(0)
-            await Appends(log).event(b"0")
-            await log.spilled()
-            directory = tmp_path / "data" / str(topic.topic_id) / "0"
-            set_aside_with_a_stale_one(directory, topic.topic_id)
-            reopen = partial(broker._topics.local.reopen, topic.topic_id, 0)
-            with monkeypatch.context() as patch:
-                let_writes_fail(patch, tmp_path / "data/journal")
-                await reopen()
-            assert isinstance(broker.hosted("t").logs[0], StorageFailedError)
-            assert len(load_rescued(directory)) == 2
-            writes = broker.counters.journal_writes
+    async with started_broker(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+        log = broker.hosted("t").open_log_of(0)
+        await Appends(log).event(b"0")
+        await log.spilled()
+        directory = tmp_path / "data" / str(topic.topic_id) / "0"
+        set_aside_with_a_stale_one(directory, topic.topic_id)
+        reopen = partial(broker._topics.local.reopen, topic.topic_id, 0)
+        with monkeypatch.context() as patch:
+            let_writes_fail(patch, tmp_path / "data/journal")
             await reopen()
-            assert broker.hosted("t").open_log_of(0).log_end == 1
-            assert (broker.counters.journal_writes, load_rescued(directory)) == (writes + 1, [])
-
-    asyncio.run(scenario())
+        assert isinstance(broker.hosted("t").logs[0], StorageFailedError)
+        assert len(load_rescued(directory)) == 2
+        writes = broker.counters.journal_writes
+        await reopen()
+        assert broker.hosted("t").open_log_of(0).log_end == 1
+        assert (broker.counters.journal_writes, load_rescued(directory)) == (writes + 1, [])
 
 
 def set_aside_with_a_stale_one(directory: Path, topic_id: UUID) -> BatchHeader:
@@ -133,31 +126,28 @@ def lose_power(data: Path, topic_id: UUID) -> None:
     meta.write_text(json.dumps({**known, "kernelBootId": "another"}))
 
 
-def test_what_is_given_up_of_what_was_set_aside_goes_before_anything_is_appended(
+async def test_what_is_given_up_of_what_was_set_aside_goes_before_anything_is_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest may stay, when it cannot be removed."""
     killed = tmp_path / "killed"
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path / "live") as broker:
-            topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
-            log = broker.hosted("t").log_of(0)
-            await Appends(log).event(b"0")
-            await log.spilled()
-            shutil.copytree(tmp_path / "live", killed)
-        directory = killed / "data" / str(topic.topic_id) / "0"
-        first = set_aside_with_a_stale_one(directory, topic.topic_id)
-        unlink = os.unlink
+    async with started_broker(tmp_path / "live") as broker:
+        topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+        log = broker.hosted("t").log_of(0)
+        await Appends(log).event(b"0")
+        await log.spilled()
+        shutil.copytree(tmp_path / "live", killed)
+    directory = killed / "data" / str(topic.topic_id) / "0"
+    first = set_aside_with_a_stale_one(directory, topic.topic_id)
+    unlink = os.unlink
 
-        def failing(path: Path) -> None:
-            if path == directory / RESCUED:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            unlink(path)
+    def failing(path: Path) -> None:
+        if path == directory / RESCUED:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        unlink(path)
 
-        monkeypatch.setattr(os, "unlink", failing)
-        async with started_broker(killed) as broker:
-            assert broker.hosted("t").open_log_of(0).log_end == 1
-            assert [each.header for each in load_rescued(directory)] == [first]
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(os, "unlink", failing)
+    async with started_broker(killed) as broker:
+        assert broker.hosted("t").open_log_of(0).log_end == 1
+        assert [each.header for each in load_rescued(directory)] == [first]

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -34,10 +34,6 @@ ONE = TopicSettings(partitions_per_range=1)
 HOUR_MS = 3_600_000
 # Not compressible, and too large for the journal.
 LARGE = Random(1).randbytes(200_000)
-
-
-def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(scenario())
 
 
 @pytest.fixture(autouse=True)
@@ -73,123 +69,102 @@ async def trashed_names(broker: LocalBroker) -> list[str]:
     return [each.topic.name for each in await broker.trashed_topics()]
 
 
-def test_a_restored_topic_is_what_it_was_and_stays_so(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            topic = await create_and_delete(broker, b"0", b"1")
-            restored = await broker.restore_topic("t", None)
-            assert (restored.name, restored.topic_id) == ("t", topic.topic_id)
-            assert restored.settings == topic.settings
-            assert await values_of(broker) == [b"0", b"1"]
-            assert await Appends(broker.hosted("t").log_of(0)).event(b"2") == 2
-            assert await trashed_names(broker) == []
-        async with started_broker(tmp_path) as broker:
-            assert await values_of(broker) == [b"0", b"1", b"2"]
-            await broker.delete_topic("t")
-            assert await trashed_names(broker) == ["t"]
-
-    run(scenario)
+async def test_a_restored_topic_is_what_it_was_and_stays_so(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        topic = await create_and_delete(broker, b"0", b"1")
+        restored = await broker.restore_topic("t", None)
+        assert (restored.name, restored.topic_id) == ("t", topic.topic_id)
+        assert restored.settings == topic.settings
+        assert await values_of(broker) == [b"0", b"1"]
+        assert await Appends(broker.hosted("t").log_of(0)).event(b"2") == 2
+        assert await trashed_names(broker) == []
+    async with started_broker(tmp_path) as broker:
+        assert await values_of(broker) == [b"0", b"1", b"2"]
+        await broker.delete_topic("t")
+        assert await trashed_names(broker) == ["t"]
 
 
-def test_a_topic_without_a_record_comes_back_too(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            topic = await create_and_delete(broker)
-            await broker.restore_topic(str(topic.topic_id), None)
-            assert await Appends(broker.hosted("t").log_of(0)).event(b"0") == 0
-
-    run(scenario)
+async def test_a_topic_without_a_record_comes_back_too(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        topic = await create_and_delete(broker)
+        await broker.restore_topic(str(topic.topic_id), None)
+        assert await Appends(broker.hosted("t").log_of(0)).event(b"0") == 0
 
 
-def test_the_trash_tells_since_when_until_when_and_how_much(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path, delete_retention_ms=HOUR_MS) as broker:
-            before_us = broker.now_us()
-            await create_and_delete(broker, b"0", name="first")
-            await create_and_delete(broker, b"0", name="second")
-            latest, earliest = await broker.trashed_topics()
-            assert (latest.topic.name, earliest.topic.name) == ("second", "first")
-            assert before_us <= earliest.deleted_us <= latest.deleted_us <= broker.now_us()
-            assert latest.purge_us - latest.deleted_us == HOUR_MS * 1000
-            assert latest.size_bytes >= 4096
-
-    run(scenario)
+async def test_the_trash_tells_since_when_until_when_and_how_much(tmp_path: Path) -> None:
+    async with started_broker(tmp_path, delete_retention_ms=HOUR_MS) as broker:
+        before_us = broker.now_us()
+        await create_and_delete(broker, b"0", name="first")
+        await create_and_delete(broker, b"0", name="second")
+        latest, earliest = await broker.trashed_topics()
+        assert (latest.topic.name, earliest.topic.name) == ("second", "first")
+        assert before_us <= earliest.deleted_us <= latest.deleted_us <= broker.now_us()
+        assert latest.purge_us - latest.deleted_us == HOUR_MS * 1000
+        assert latest.size_bytes >= 4096
 
 
-def test_a_name_that_is_in_use_again_needs_another(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            first = await create_and_delete(broker, b"first")
-            second = await create_and_delete(broker, b"second")
-            await broker.create_topic("t", ONE)
-            with pytest.raises(InvalidParameterError, match="give the id"):
-                await broker.restore_topic("t", None)
-            with pytest.raises(TopicExistsError, match="another name") as refused:
-                await broker.restore_topic(str(first.topic_id), None)
-            assert refused.value.members == {"topic": "t"}
-            with pytest.raises(InvalidTopicNameError):
-                await broker.restore_topic(str(first.topic_id), "../t")
-            await broker.restore_topic(str(first.topic_id), "old")
-            await broker.restore_topic("t", "newer")
-            assert names_of(broker) == ["newer", "old", "t"]
-            assert await values_of(broker, "old") == [b"first"]
-            assert broker.hosted("newer").topic.topic_id == second.topic_id
-        async with started_broker(tmp_path) as broker:
-            assert await values_of(broker, "newer") == [b"second"]
-
-    run(scenario)
+async def test_a_name_that_is_in_use_again_needs_another(tmp_path: Path) -> None:
+    async with started_broker(tmp_path) as broker:
+        first = await create_and_delete(broker, b"first")
+        second = await create_and_delete(broker, b"second")
+        await broker.create_topic("t", ONE)
+        with pytest.raises(InvalidParameterError, match="give the id"):
+            await broker.restore_topic("t", None)
+        with pytest.raises(TopicExistsError, match="another name") as refused:
+            await broker.restore_topic(str(first.topic_id), None)
+        assert refused.value.members == {"topic": "t"}
+        with pytest.raises(InvalidTopicNameError):
+            await broker.restore_topic(str(first.topic_id), "../t")
+        await broker.restore_topic(str(first.topic_id), "old")
+        await broker.restore_topic("t", "newer")
+        assert names_of(broker) == ["newer", "old", "t"]
+        assert await values_of(broker, "old") == [b"first"]
+        assert broker.hosted("newer").topic.topic_id == second.topic_id
+    async with started_broker(tmp_path) as broker:
+        assert await values_of(broker, "newer") == [b"second"]
 
 
-def test_what_is_not_there_is_not_restored(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with open_broker(tmp_path) as broker:
-            with pytest.raises(NotReadyError):
-                await broker.restore_topic("t", None)
-            with pytest.raises(NotReadyError):
-                await broker.trashed_topics()
-            await broker.start()
-            assert await trashed_names(broker) == []
-            for wanted in ("t", "../t", ""):
-                with pytest.raises(NotInTrashError):
-                    await broker.restore_topic(wanted, None)
-
-    run(scenario)
+async def test_what_is_not_there_is_not_restored(tmp_path: Path) -> None:
+    async with open_broker(tmp_path) as broker:
+        with pytest.raises(NotReadyError):
+            await broker.restore_topic("t", None)
+        with pytest.raises(NotReadyError):
+            await broker.trashed_topics()
+        await broker.start()
+        assert await trashed_names(broker) == []
+        for wanted in ("t", "../t", ""):
+            with pytest.raises(NotInTrashError):
+                await broker.restore_topic(wanted, None)
 
 
-def test_a_restored_topic_whose_data_cannot_be_moved_is_opened_later(
+async def test_a_restored_topic_whose_data_cannot_be_moved_is_opened_later(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await create_and_delete(broker, b"0")
-            disk.fail("rename")
-            with pytest.raises(StorageFailedError):
-                await broker.restore_topic("t", None)
-            with pytest.raises(StorageFailedError):
-                broker.hosted("t").log_of(0)
-            assert broker.damaged_count == 0
-            await broker.create_topic("other", ONE)  # the ring has agreed on something
-            assert await values_of(broker) == [b"0"]
-            assert await trashed_names(broker) == []
-
-    run(scenario)
+    async with started_broker(tmp_path) as broker:
+        await create_and_delete(broker, b"0")
+        disk.fail("rename")
+        with pytest.raises(StorageFailedError):
+            await broker.restore_topic("t", None)
+        with pytest.raises(StorageFailedError):
+            broker.hosted("t").log_of(0)
+        assert broker.damaged_count == 0
+        await broker.create_topic("other", ONE)  # the ring has agreed on something
+        assert await values_of(broker) == [b"0"]
+        assert await trashed_names(broker) == []
 
 
-def test_a_restored_topic_whose_data_was_removed_stands_still(tmp_path: Path) -> None:
+async def test_a_restored_topic_whose_data_was_removed_stands_still(tmp_path: Path) -> None:
     """It must not begin again under the same offsets."""
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            topic = await create_and_delete(broker, b"0")
-            shutil.rmtree(tmp_path / "data" / "trash" / str(topic.topic_id))
-            await broker.ring.change(RestoreTopic(topic.topic_id))
-            await broker.create_topic("other", ONE)
-            with pytest.raises(CorruptPartitionError, match="was removed before") as refused:
-                broker.hosted("t").log_of(0)
-            assert refused.value.members == {"topic": "t", "partition": 0}
-            assert broker.damaged_count == 1
-
-    run(scenario)
+    async with started_broker(tmp_path) as broker:
+        topic = await create_and_delete(broker, b"0")
+        shutil.rmtree(tmp_path / "data" / "trash" / str(topic.topic_id))
+        await broker.ring.change(RestoreTopic(topic.topic_id))
+        await broker.create_topic("other", ONE)
+        with pytest.raises(CorruptPartitionError, match="was removed before") as refused:
+            broker.hosted("t").log_of(0)
+        assert refused.value.members == {"topic": "t", "partition": 0}
+        assert broker.damaged_count == 1
 
 
 async def delete_with_a_torn_end(root: Path, broker: LocalBroker, value: bytes) -> None:
@@ -200,55 +175,46 @@ async def delete_with_a_torn_end(root: Path, broker: LocalBroker, value: bytes) 
         file.write(bytes(BLOCK_BYTES))
 
 
-def test_a_restored_topic_that_cannot_be_opened_is_opened_later(
+async def test_a_restored_topic_that_cannot_be_opened_is_opened_later(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await delete_with_a_torn_end(tmp_path, broker, b"0")
-            disk.fail("ftruncate")
-            with pytest.raises(StorageFailedError):
-                await broker.restore_topic("t", None)
-            assert names_of(broker) == ["t"]
-            _, is_new = await broker.create_topic("t", ONE)
-            assert not is_new
-            assert await values_of(broker) == [b"0"]
-
-    run(scenario)
+    async with started_broker(tmp_path) as broker:
+        await delete_with_a_torn_end(tmp_path, broker, b"0")
+        disk.fail("ftruncate")
+        with pytest.raises(StorageFailedError):
+            await broker.restore_topic("t", None)
+        assert names_of(broker) == ["t"]
+        _, is_new = await broker.create_topic("t", ONE)
+        assert not is_new
+        assert await values_of(broker) == [b"0"]
 
 
-def test_a_restored_topic_that_cannot_be_opened_is_opened_by_the_next_start(
+async def test_a_restored_topic_that_cannot_be_opened_is_opened_by_the_next_start(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await delete_with_a_torn_end(tmp_path, broker, b"0")
-            disk.fail("ftruncate")
-            with pytest.raises(StorageFailedError):
-                await broker.restore_topic("t", None)
-        async with started_broker(tmp_path) as broker:
-            assert await values_of(broker) == [b"0"]
-            assert await trashed_names(broker) == []
-
-    run(scenario)
+    async with started_broker(tmp_path) as broker:
+        await delete_with_a_torn_end(tmp_path, broker, b"0")
+        disk.fail("ftruncate")
+        with pytest.raises(StorageFailedError):
+            await broker.restore_topic("t", None)
+    async with started_broker(tmp_path) as broker:
+        assert await values_of(broker) == [b"0"]
+        assert await trashed_names(broker) == []
 
 
-def test_a_topic_that_cannot_be_opened_is_tried_again_by_time(
+async def test_a_topic_that_cannot_be_opened_is_tried_again_by_time(
     tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_topics, "RETRY_SECONDS", 0.01)
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await delete_with_a_torn_end(tmp_path, broker, b"0")
-            for _ in range(2):
-                disk.fail("ftruncate")
-            with pytest.raises(StorageFailedError):
-                await broker.restore_topic("t", None)
-            await until(lambda: broker.hosted("t").failure() is None)
-            assert await values_of(broker) == [b"0"]
-
-    run(scenario)
+    async with started_broker(tmp_path) as broker:
+        await delete_with_a_torn_end(tmp_path, broker, b"0")
+        for _ in range(2):
+            disk.fail("ftruncate")
+        with pytest.raises(StorageFailedError):
+            await broker.restore_topic("t", None)
+        await until(lambda: broker.hosted("t").failure() is None)
+        assert await values_of(broker) == [b"0"]
 
 
 def stop_after_agreeing(root: Path, topic: Topic) -> None:
@@ -264,95 +230,82 @@ def stop_after_exhuming(root: Path, topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("stop", [stop_after_agreeing, stop_after_exhuming])
-def test_a_restoration_that_was_stopped_is_finished(
+async def test_a_restoration_that_was_stopped_is_finished(
     tmp_path: Path, stop: Callable[[Path, Topic], None]
 ) -> None:
-    async def scenario() -> None:
+    async with started_broker(tmp_path) as broker:
+        topic = await create_and_delete(broker, b"0")
+    stop(tmp_path, topic)
+    for _ in range(2):
         async with started_broker(tmp_path) as broker:
-            topic = await create_and_delete(broker, b"0")
-        stop(tmp_path, topic)
-        for _ in range(2):
-            async with started_broker(tmp_path) as broker:
-                assert await trashed_names(broker) == []
-                assert await values_of(broker) == [b"0"]
-
-    run(scenario)
-
-
-def test_a_restoration_that_a_start_cannot_finish_ends_it(tmp_path: Path, disk: FaultyDisk) -> None:
-    """Without its data the topic would begin again under the same offsets."""
-
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            topic = await create_and_delete(broker, b"0")
-        stop_after_agreeing(tmp_path, topic)
-        async with open_broker(tmp_path) as broker:
-            disk.fail("rename")
-            with pytest.raises(StorageFailedError):
-                await broker.start()
-        async with started_broker(tmp_path) as broker:
+            assert await trashed_names(broker) == []
             assert await values_of(broker) == [b"0"]
 
-    run(scenario)
+
+async def test_a_restoration_that_a_start_cannot_finish_ends_it(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    """Without its data the topic would begin again under the same offsets."""
+
+    async with started_broker(tmp_path) as broker:
+        topic = await create_and_delete(broker, b"0")
+    stop_after_agreeing(tmp_path, topic)
+    async with open_broker(tmp_path) as broker:
+        disk.fail("rename")
+        with pytest.raises(StorageFailedError):
+            await broker.start()
+    async with started_broker(tmp_path) as broker:
+        assert await values_of(broker) == [b"0"]
 
 
 # --- a full disk ----------------------------------------------------------------------------------
 
 
-def test_a_full_disk_takes_deletions_and_restorations(
+async def test_a_full_disk_takes_deletions_and_restorations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            await Appends(broker.hosted("t").log_of(0)).batch([LARGE])
-            with full_disk(monkeypatch):
-                await broker.create_topic("other", ONE)  # the log of the ring has its space
-                await broker.delete_topic("t")
-                assert names_of(broker) == ["other"]
-                assert await trashed_names(broker) == ["t"]
-        async with started_broker(tmp_path) as broker:
-            with full_disk(monkeypatch):
-                await broker.restore_topic("t", None)
-            assert await values_of(broker) == [LARGE]
-
-    run(scenario)
-
-
-def test_a_topic_without_a_record_can_be_deleted_on_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            await broker.create_topic("t", ONE)
-            with full_disk(monkeypatch):
-                await broker.delete_topic("t")
-        async with started_broker(tmp_path) as broker:
-            assert names_of(broker) == []
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", ONE)
+        await Appends(broker.hosted("t").log_of(0)).batch([LARGE])
+        with full_disk(monkeypatch):
+            await broker.create_topic("other", ONE)  # the log of the ring has its space
+            await broker.delete_topic("t")
+            assert names_of(broker) == ["other"]
             assert await trashed_names(broker) == ["t"]
+    async with started_broker(tmp_path) as broker:
+        with full_disk(monkeypatch):
+            await broker.restore_topic("t", None)
+        assert await values_of(broker) == [LARGE]
 
-    run(scenario)
 
-
-def test_an_append_to_a_full_disk_empties_the_trash_and_succeeds(
+async def test_a_topic_without_a_record_can_be_deleted_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            gone = await create_and_delete(broker, b"old", name="gone")
-            buried = tmp_path / "data" / "trash" / str(gone.topic_id)
-            await broker.create_topic("t", ONE)
-            appends = Appends(broker.hosted("t").log_of(0))
-            with full_disk(monkeypatch, buried.exists):
-                assert await appends.batch([LARGE]) == 0
-            assert await trashed_names(broker) == []
-            assert broker.counters.purged_early_topics == 1
-            with full_disk(monkeypatch):
-                refused = (await asyncio.gather(appends.batch([LARGE]), return_exceptions=True))[0]
-                assert isinstance(refused, DiskFullError)
-                assert refused.retriable
-                assert not refused.write_attempted
-                assert await values_of(broker) == [LARGE]
-            assert await appends.batch([LARGE]) == 1
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", ONE)
+        with full_disk(monkeypatch):
+            await broker.delete_topic("t")
+    async with started_broker(tmp_path) as broker:
+        assert names_of(broker) == []
+        assert await trashed_names(broker) == ["t"]
 
-    run(scenario)
+
+async def test_an_append_to_a_full_disk_empties_the_trash_and_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started_broker(tmp_path) as broker:
+        gone = await create_and_delete(broker, b"old", name="gone")
+        buried = tmp_path / "data" / "trash" / str(gone.topic_id)
+        await broker.create_topic("t", ONE)
+        appends = Appends(broker.hosted("t").log_of(0))
+        with full_disk(monkeypatch, buried.exists):
+            assert await appends.batch([LARGE]) == 0
+        assert await trashed_names(broker) == []
+        assert broker.counters.purged_early_topics == 1
+        with full_disk(monkeypatch):
+            refused = (await asyncio.gather(appends.batch([LARGE]), return_exceptions=True))[0]
+            assert isinstance(refused, DiskFullError)
+            assert refused.retriable
+            assert not refused.write_attempted
+            assert await values_of(broker) == [LARGE]
+        assert await appends.batch([LARGE]) == 1

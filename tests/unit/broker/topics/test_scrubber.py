@@ -95,110 +95,91 @@ async def scrub_of(
     assert bugs == []
 
 
-def test_damage_in_every_segment_is_found_without_a_reader(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with scrub_of(tmp_path, batches=7, damaged=(1, 4, 6)) as scrub:
+async def test_damage_in_every_segment_is_found_without_a_reader(tmp_path: Path) -> None:
+    async with scrub_of(tmp_path, batches=7, damaged=(1, 4, 6)) as scrub:
+        scrubber = scrub.start(0)
+        await scrub.until(lambda: scrub.counters.scrubbed_bytes == 7 * BATCH_BYTES)
+
+        assert scrub.damaged == [1, 4, 6]
+        await scrub.end(scrubber)
+
+
+async def test_a_start_goes_on_where_time_says_and_goes_round(tmp_path: Path) -> None:
+    async with scrub_of(tmp_path, batches=6, damaged=(1, 3, 5)) as scrub:
+        with capture_logs() as lines:
+            # In so many µs it has gone once around, and through two of three segments.
+            scrubber = scrub.start(5 * SEGMENT_BYTES, bytes_per_second=1_000_000)
+            await scrub.until(lambda: scrub.counters.scrubbed_bytes == 6 * BATCH_BYTES)
+            await scrub.end(scrubber)
+
+        assert [line["first_offset"] for line in lines] == [5, 1, 3]
+        assert scrub.damaged == [1, 3, 5]
+
+
+async def test_a_stop_does_not_wait_for_a_pause(tmp_path: Path) -> None:
+    async with scrub_of(tmp_path, batches=6, damaged=()) as scrub:
+        scrubber = scrub.start(0, bytes_per_second=1)
+        await scrub.until(lambda: scrub.counters.scrubbed_bytes > 0)
+        await scrub.end(scrubber)
+
+        assert scrub.counters.scrubbed_bytes == 2 * BATCH_BYTES
+
+
+async def test_when_a_round_has_taken_its_time_the_next_begins(tmp_path: Path) -> None:
+    async with scrub_of(tmp_path, batches=4, damaged=(0,)) as scrub:
+        scrubber = scrub.start(0, round_seconds_min=0.0)
+        await scrub.until(lambda: scrub.counters.scrubbed_bytes >= 12 * BATCH_BYTES)
+
+        assert scrub.damaged == [0]
+        await scrub.end(scrubber)
+
+
+async def test_where_nothing_is_stored_it_only_waits(tmp_path: Path) -> None:
+    async with scrub_of(tmp_path, batches=0, damaged=()) as scrub:
+        scrubber = scrub.start(0)
+        await asyncio.sleep(0)
+        await scrub.end(scrubber)
+
+        assert scrub.counters.scrubbed_bytes == 0
+
+
+async def test_a_segment_that_cannot_be_read_is_reported_and_the_rest_is_scrubbed(
+    tmp_path: Path,
+) -> None:
+    async with scrub_of(tmp_path, batches=4, damaged=(3,)) as scrub:
+        missing = LogFiles(tmp_path).segment(0)
+        missing.rename(missing.with_suffix(".gone"))
+        reported: list[LogPlace] = []
+        scrub.quarantine.on_found = reported.append
+        with capture_logs() as lines:
             scrubber = scrub.start(0)
-            await scrub.until(lambda: scrub.counters.scrubbed_bytes == 7 * BATCH_BYTES)
+            await scrub.until(lambda: scrub.counters.scrubbed_bytes == 2 * BATCH_BYTES)
+        missing.with_suffix(".gone").rename(missing)
+        await scrub.end(scrubber)
 
-            assert scrub.damaged == [1, 4, 6]
-            await scrub.end(scrubber)
-
-    asyncio.run(scenario())
-
-
-def test_a_start_goes_on_where_time_says_and_goes_round(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with scrub_of(tmp_path, batches=6, damaged=(1, 3, 5)) as scrub:
-            with capture_logs() as lines:
-                # In so many µs it has gone once around, and through two of three segments.
-                scrubber = scrub.start(5 * SEGMENT_BYTES, bytes_per_second=1_000_000)
-                await scrub.until(lambda: scrub.counters.scrubbed_bytes == 6 * BATCH_BYTES)
-                await scrub.end(scrubber)
-
-            assert [line["first_offset"] for line in lines] == [5, 1, 3]
-            assert scrub.damaged == [1, 3, 5]
-
-    asyncio.run(scenario())
+        assert [line["event"] for line in lines] == ["scrub.failed", "batch.quarantined"]
+        assert str(missing) in lines[0]["detail"]
+        place = scrub.logs[0].place
+        assert reported == [place, place]  # that it is missing, and that the next is damaged
 
 
-def test_a_stop_does_not_wait_for_a_pause(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with scrub_of(tmp_path, batches=6, damaged=()) as scrub:
-            scrubber = scrub.start(0, bytes_per_second=1)
-            await scrub.until(lambda: scrub.counters.scrubbed_bytes > 0)
-            await scrub.end(scrubber)
+async def test_a_log_that_was_deleted_meanwhile_is_passed_over(tmp_path: Path) -> None:
+    async with scrub_of(tmp_path, batches=4, damaged=()) as scrub:
+        listed = [scrub.logs[:], [], []]
+        for base_offset in (0, 2):
+            LogFiles(tmp_path).segment(base_offset).unlink()
+        scrubber = Scrubber(
+            lambda: listed.pop(0) if listed else [],
+            scrub.quarantine,
+            scrub.counters,
+            lambda: 0,
+            bytes_per_second=FAST,
+        )
+        with capture_logs() as lines:
+            run = asyncio.create_task(scrubber.run())
+            await scrub.until(lambda: listed == [])
+            scrubber.stop()
+            await run
 
-            assert scrub.counters.scrubbed_bytes == 2 * BATCH_BYTES
-
-    asyncio.run(scenario())
-
-
-def test_when_a_round_has_taken_its_time_the_next_begins(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with scrub_of(tmp_path, batches=4, damaged=(0,)) as scrub:
-            scrubber = scrub.start(0, round_seconds_min=0.0)
-            await scrub.until(lambda: scrub.counters.scrubbed_bytes >= 12 * BATCH_BYTES)
-
-            assert scrub.damaged == [0]
-            await scrub.end(scrubber)
-
-    asyncio.run(scenario())
-
-
-def test_where_nothing_is_stored_it_only_waits(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with scrub_of(tmp_path, batches=0, damaged=()) as scrub:
-            scrubber = scrub.start(0)
-            await asyncio.sleep(0)
-            await scrub.end(scrubber)
-
-            assert scrub.counters.scrubbed_bytes == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_segment_that_cannot_be_read_is_reported_and_the_rest_is_scrubbed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with scrub_of(tmp_path, batches=4, damaged=(3,)) as scrub:
-            missing = LogFiles(tmp_path).segment(0)
-            missing.rename(missing.with_suffix(".gone"))
-            reported: list[LogPlace] = []
-            scrub.quarantine.on_found = reported.append
-            with capture_logs() as lines:
-                scrubber = scrub.start(0)
-                await scrub.until(lambda: scrub.counters.scrubbed_bytes == 2 * BATCH_BYTES)
-            missing.with_suffix(".gone").rename(missing)
-            await scrub.end(scrubber)
-
-            assert [line["event"] for line in lines] == ["scrub.failed", "batch.quarantined"]
-            assert str(missing) in lines[0]["detail"]
-            place = scrub.logs[0].place
-            assert reported == [place, place]  # that it is missing, and that the next is damaged
-
-    asyncio.run(scenario())
-
-
-def test_a_log_that_was_deleted_meanwhile_is_passed_over(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with scrub_of(tmp_path, batches=4, damaged=()) as scrub:
-            listed = [scrub.logs[:], [], []]
-            for base_offset in (0, 2):
-                LogFiles(tmp_path).segment(base_offset).unlink()
-            scrubber = Scrubber(
-                lambda: listed.pop(0) if listed else [],
-                scrub.quarantine,
-                scrub.counters,
-                lambda: 0,
-                bytes_per_second=FAST,
-            )
-            with capture_logs() as lines:
-                run = asyncio.create_task(scrubber.run())
-                await scrub.until(lambda: listed == [])
-                scrubber.stop()
-                await run
-
-            assert lines == []
-            assert scrub.counters.scrubbed_bytes == 0
-
-    asyncio.run(scenario())
+        assert lines == []
+        assert scrub.counters.scrubbed_bytes == 0

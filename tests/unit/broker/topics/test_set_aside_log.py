@@ -8,7 +8,7 @@ from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics.set_aside_log import SetAsideLog
 from tests.support.storage.damaged import flip, stored_batches
-from tests.support.storage.followers import follow, on_a_loop
+from tests.support.storage.followers import follow
 from tests.support.storage.storage import Appends, LogFiles, open_engine_on
 
 COUNT = 6
@@ -18,7 +18,6 @@ def offsets(batches: Sequence[StoredBatch]) -> list[int]:
     return [each.header.base_offset for each in batches]
 
 
-@on_a_loop
 async def test_all_but_what_is_damaged_is_found(tmp_path: Path) -> None:
     (tmp_path / "before").mkdir()
     files = LogFiles(tmp_path / "before")

@@ -54,37 +54,28 @@ async def purger_of(data: Path, now_us: Callable[[], int]) -> AsyncIterator[Tras
     assert bugs == []
 
 
-def test_a_topic_is_purged_when_its_time_has_come(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        buried = delete(tmp_path, FIRST, deleted_us=5)
-        clock = Clock(4 + RETENTION_US, 5 + RETENTION_US)
-        async with purger_of(tmp_path, clock) as purger:
-            purger.look()
-        assert clock.times_us == [5 + RETENTION_US], "it has slept once, for a microsecond"
-        assert not buried.exists()
-
-    asyncio.run(scenario())
+async def test_a_topic_is_purged_when_its_time_has_come(tmp_path: Path) -> None:
+    buried = delete(tmp_path, FIRST, deleted_us=5)
+    clock = Clock(4 + RETENTION_US, 5 + RETENTION_US)
+    async with purger_of(tmp_path, clock) as purger:
+        purger.look()
+    assert clock.times_us == [5 + RETENTION_US], "it has slept once, for a microsecond"
+    assert not buried.exists()
 
 
-def test_what_comes_while_it_sleeps_is_looked_at_and_a_stop_ends_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        kept = delete(tmp_path, FIRST, deleted_us=RETENTION_US)
-        async with purger_of(tmp_path, Clock(RETENTION_US)) as purger:
-            purger.look()
-            purged = delete(tmp_path, SECOND, deleted_us=0)
-            purger.look()
-            await wait_until_gone(purged)
-            purger.stop()
-        assert kept.is_dir()
-
-    asyncio.run(scenario())
+async def test_what_comes_while_it_sleeps_is_looked_at_and_a_stop_ends_it(tmp_path: Path) -> None:
+    kept = delete(tmp_path, FIRST, deleted_us=RETENTION_US)
+    async with purger_of(tmp_path, Clock(RETENTION_US)) as purger:
+        purger.look()
+        purged = delete(tmp_path, SECOND, deleted_us=0)
+        purger.look()
+        await wait_until_gone(purged)
+        purger.stop()
+    assert kept.is_dir()
 
 
-def test_a_trash_that_cannot_be_listed_does_not_end_the_broker(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        (tmp_path / "trash").write_bytes(b"")
-        async with purger_of(tmp_path, Clock(0)) as purger:
-            purger.look()
-
-    asyncio.run(scenario())
+async def test_a_trash_that_cannot_be_listed_does_not_end_the_broker(tmp_path: Path) -> None:
+    (tmp_path / "trash").write_bytes(b"")
+    async with purger_of(tmp_path, Clock(0)) as purger:
+        purger.look()
     assert (tmp_path / "trash").is_file()

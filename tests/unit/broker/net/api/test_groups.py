@@ -30,40 +30,34 @@ async def describe(broker: LocalBroker) -> Any:
     return await describe_group(broker, Call(GroupPath(group="g"), "", "", b""))
 
 
-def test_some_logs_are_asked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_some_logs_are_asked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = []
 
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
-            under_way = 0
+    async with started_broker(tmp_path) as broker:
+        under_way = 0
 
-            async def run(read: Callable[[], Awaitable[Any]]) -> Any:
-                nonlocal under_way
-                under_way += 1
-                counts.append(under_way)
-                await asyncio.sleep(0)
-                under_way -= 1
-                return await read()
+        async def run(read: Callable[[], Awaitable[Any]]) -> Any:
+            nonlocal under_way
+            under_way += 1
+            counts.append(under_way)
+            await asyncio.sleep(0)
+            under_way -= 1
+            return await read()
 
-            monkeypatch.setattr(broker.read_memory, "run", run)
-            await describe(broker)
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(broker.read_memory, "run", run)
+        await describe(broker)
     assert len(counts) == PARTITIONS
     assert max(counts) == READS_AT_ONCE
 
 
-def test_without_read_memory_a_group_is_not_described(
+async def test_without_read_memory_a_group_is_not_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with started_broker(tmp_path) as broker:
+    async with started_broker(tmp_path) as broker:
 
-            async def run(_: Callable[[], Awaitable[Any]]) -> Any:
-                raise ReadMemoryFullError("held by others")
+        async def run(_: Callable[[], Awaitable[Any]]) -> Any:
+            raise ReadMemoryFullError("held by others")
 
-            monkeypatch.setattr(broker.read_memory, "run", run)
-            with pytest.raises(ReadMemoryFullError):
-                await describe(broker)
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(broker.read_memory, "run", run)
+        with pytest.raises(ReadMemoryFullError):
+            await describe(broker)

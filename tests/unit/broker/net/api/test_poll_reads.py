@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -106,16 +106,8 @@ def ends(parts: Sequence[Part]) -> list[int]:
     return [part.end for part in parts]
 
 
-def run(root: Path, scenario: Callable[[Logs], Any], **options: Any) -> None:
-    async def with_logs() -> None:
-        async with logs_of(root, **options) as logs:
-            await scenario(logs)
-
-    asyncio.run(with_logs())
-
-
-def test_all_there_is_is_read_of_each_piece(tmp_path: Path) -> None:
-    async def scenario(logs: Logs) -> None:
+async def test_all_there_is_is_read_of_each_piece(tmp_path: Path) -> None:
+    async with logs_of(tmp_path) as logs:
         parts = await logs.read(
             [logs.fetch_range(2, 6), logs.fetch_range(0), logs.fetch_range(1, 12)]
         )
@@ -123,8 +115,6 @@ def test_all_there_is_is_read_of_each_piece(tmp_path: Path) -> None:
         assert ends(parts) == [12, 12, 12]
         assert [len(part.batches) for part in parts] == [2, 4, 0]
         assert 6 * 3 * EVENT_BYTES < logs.lease.size_bytes < 6 * BATCH_BYTES
-
-    run(tmp_path, scenario)
 
 
 class NewLeader:
@@ -137,15 +127,13 @@ class NewLeader:
 
 
 @pytest.mark.parametrize("end", [None, 9])
-def test_a_log_that_gives_nothing_is_left_out(tmp_path: Path, end: int | None) -> None:
-    async def scenario(logs: Logs) -> None:
+async def test_a_log_that_gives_nothing_is_left_out(tmp_path: Path, end: int | None) -> None:
+    async with logs_of(tmp_path) as logs:
         fetch_range, _ = logs.fetch_range(end=end)
         poll = GroupPoll("c", 1, [(fetch_range, NewLeader())], True, 1, 0)
         [part] = await read_parts(logs.memory, logs.lease, poll, UNBOUNDED)
 
         assert (part.end, list(part.batches), part.problem) == (0, [], None)
-
-    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -163,34 +151,30 @@ def test_a_log_that_gives_nothing_is_left_out(tmp_path: Path, end: int | None) -
         (TEXT._replace(records_max=14), [12, 2, 0]),
     ],
 )
-def test_the_bounds_are_of_all_pieces_together(
+async def test_the_bounds_are_of_all_pieces_together(
     tmp_path: Path, bounds: PollBounds, expected: list[int]
 ) -> None:
-    async def scenario(logs: Logs) -> None:
+    async with logs_of(tmp_path) as logs:
         parts = await logs.read([logs.fetch_range(partition) for partition in range(3)], bounds)
 
         assert ends(parts) == expected
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("bounds", [TEXT, UNBOUNDED])
-def test_what_was_delivered_before_is_read_again_whatever_the_bounds_are(
+async def test_what_was_delivered_before_is_read_again_whatever_the_bounds_are(
     tmp_path: Path, bounds: PollBounds
 ) -> None:
-    async def scenario(logs: Logs) -> None:
+    async with logs_of(tmp_path) as logs:
         fetch_ranges = [logs.fetch_range(0, 1, 8), logs.fetch_range(1, 3, 6)]
         parts = await logs.read(fetch_ranges, bounds._replace(bytes_max=1, records_max=1))
 
         assert ends(parts) == [8, 6]
         assert [len(part.batches) for part in parts] == [3, 1]
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("kind", [*UNREADABLE, *GONE])
-def test_what_cannot_be_read_is_left_out(tmp_path: Path, kind: type[TailraceError]) -> None:
-    async def scenario(logs: Logs) -> None:
+async def test_what_cannot_be_read_is_left_out(tmp_path: Path, kind: type[TailraceError]) -> None:
+    async with logs_of(tmp_path) as logs:
         error = kind("a test")
         whole = logs.fetch_range(1)
         assert ends(await logs.read([failing(logs.fetch_range(0), error), whole])) == [0, 12]
@@ -198,14 +182,12 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path, kind: type[TailraceErro
         again = [failing(logs.fetch_range(0, 0, 9), error, 6), logs.fetch_range(1, 0, 9)]
         assert ends(await logs.read(again)) == [0, 9]
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("end", [None, 9])
-def test_what_is_wrong_with_a_partition_is_reported(tmp_path: Path, end: int | None) -> None:
+async def test_what_is_wrong_with_a_partition_is_reported(tmp_path: Path, end: int | None) -> None:
     """That it was trimmed or deleted meanwhile is no problem."""
 
-    async def scenario(logs: Logs) -> None:
+    async with logs_of(tmp_path) as logs:
         for kind in UNREADABLE:
             parts = await logs.read(
                 [
@@ -223,16 +205,12 @@ def test_what_is_wrong_with_a_partition_is_reported(tmp_path: Path, end: int | N
             (part,) = await logs.read([failing(logs.fetch_range(0, 0, end), gone("gone"))])
             assert (part.problem, part.end) == (None, 0)
 
-    run(tmp_path, scenario)
 
-
-def test_what_comes_before_damage_is_read(tmp_path: Path) -> None:
-    async def scenario(logs: Logs) -> None:
+async def test_what_comes_before_damage_is_read(tmp_path: Path) -> None:
+    async with logs_of(tmp_path) as logs:
         (part,) = await logs.read([failing(logs.fetch_range(0), CorruptPartitionError("at 6"), 6)])
 
         assert (part.end, type(part.problem)) == (6, CorruptPartitionError)
-
-    run(tmp_path, scenario)
 
 
 def held_by_others(memory: ReadMemory, left_bytes: int) -> Lease:
@@ -241,8 +219,8 @@ def held_by_others(memory: ReadMemory, left_bytes: int) -> Lease:
     return lease
 
 
-def test_with_memory_for_some_these_are_delivered(tmp_path: Path) -> None:
-    async def scenario(logs: Logs) -> None:
+async def test_with_memory_for_some_these_are_delivered(tmp_path: Path) -> None:
+    async with logs_of(tmp_path) as logs:
         fetch_ranges = [logs.fetch_range(partition) for partition in range(3)]
         others = held_by_others(logs.memory, 9 * BATCH_BYTES)
         parts = await logs.read(fetch_ranges, UNBOUNDED._replace(bytes_max=64 * 1024))
@@ -251,12 +229,10 @@ def test_with_memory_for_some_these_are_delivered(tmp_path: Path) -> None:
         assert 8 * EVENT_BYTES * 3 < logs.lease.size_bytes < 9 * BATCH_BYTES
         del others
 
-    run(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("end", [None, 12])
-def test_who_waits_for_memory_holds_none(tmp_path: Path, end: int | None) -> None:
-    async def scenario(logs: Logs) -> None:
+async def test_who_waits_for_memory_holds_none(tmp_path: Path, end: int | None) -> None:
+    async with logs_of(tmp_path) as logs:
         others = held_by_others(logs.memory, BATCH_BYTES)
         asked = [logs.fetch_range(partition, 0, end) for partition in range(3)]
         waiting = asyncio.create_task(logs.read(asked))
@@ -265,36 +241,30 @@ def test_who_waits_for_memory_holds_none(tmp_path: Path, end: int | None) -> Non
         others.resize(0)
         assert ends(await waiting) == [12, 12, 12]
 
-    run(tmp_path, scenario)
 
-
-def test_who_waits_too_long_is_reported(tmp_path: Path) -> None:
-    async def scenario(logs: Logs) -> None:
+async def test_who_waits_too_long_is_reported(tmp_path: Path) -> None:
+    async with logs_of(tmp_path) as logs:
         others = held_by_others(logs.memory, BATCH_BYTES)
         with pytest.raises(ReadMemoryFullError):
             await logs.read([logs.fetch_range(0)])
         assert logs.lease.size_bytes == 0
         del others
 
-    run(tmp_path, scenario)
 
-
-def test_text_counts_beside_its_batches(tmp_path: Path) -> None:
-    async def scenario(logs: Logs) -> None:
+async def test_text_counts_beside_its_batches(tmp_path: Path) -> None:
+    async with logs_of(tmp_path) as logs:
         await logs.read([logs.fetch_range(0)])
         of_batches = logs.lease.size_bytes
         await logs.read([logs.fetch_range(0)], TEXT)
         assert logs.lease.size_bytes > 2 * of_batches
-
-    run(tmp_path, scenario)
 
 
 async def joined(texts: AsyncIterator[list[bytes]]) -> list[Any]:
     return [json.loads(text) async for some in texts for text in some]
 
 
-def test_parts_become_text_from_their_start_to_their_end(tmp_path: Path) -> None:
-    async def scenario(logs: Logs) -> None:
+async def test_parts_become_text_from_their_start_to_their_end(tmp_path: Path) -> None:
+    async with logs_of(tmp_path) as logs:
         fetch_ranges = [logs.fetch_range(0, 2), logs.fetch_range(1, 12), logs.fetch_range(2, 5)]
         parts = await logs.read(fetch_ranges, TEXT._replace(records_max=13))
         in_lines = [(each["partition"], each["offset"]) for each in await joined(lines(parts))]
@@ -306,5 +276,3 @@ def test_parts_become_text_from_their_start_to_their_end(tmp_path: Path) -> None
 
         assert in_lines == [*((0, offset) for offset in range(2, 12)), (2, 5), (2, 6), (2, 7)]
         assert in_elements == in_lines
-
-    run(tmp_path, scenario)

@@ -24,11 +24,6 @@ from tests.support.storage.storage import FaultyDisk
 MEMORY_FILE_SYSTEM = Path("/dev/shm")
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
 def aligned(contents: bytes) -> memoryview:
     """Whole blocks in memory that O_DIRECT takes."""
     buffer = memoryview(mmap.mmap(-1, -(-len(contents) // BLOCK_BYTES) * BLOCK_BYTES))

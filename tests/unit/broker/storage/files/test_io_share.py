@@ -1,6 +1,7 @@
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -11,23 +12,21 @@ from tailrace_broker.storage.files.io_threads import IoThreads
 WAIT_S = 60.0
 
 
-def run(scenario: Callable[[IoThreads], Coroutine[None, None, None]], *, threads: int = 2) -> None:
-    async def with_threads() -> None:
-        bugs: list[BaseException] = []
-        io = IoThreads(threads, bugs.append)
-        io.start()
-        try:
-            await scenario(io)
-        finally:
-            await asyncio.to_thread(io.stop)
-        assert bugs == []
-
-    asyncio.run(with_threads())
+@asynccontextmanager
+async def io_threads(count: int = 2) -> AsyncIterator[IoThreads]:
+    bugs: list[BaseException] = []
+    io = IoThreads(count, bugs.append)
+    io.start()
+    try:
+        yield io
+    finally:
+        await asyncio.to_thread(io.stop)
+    assert bugs == []
 
 
 @pytest.mark.parametrize("jobs_max", [1, 2])
-def test_a_share_leaves_the_other_threads_to_others(jobs_max: int) -> None:
-    async def scenario(io: IoThreads) -> None:
+async def test_a_share_leaves_the_other_threads_to_others(jobs_max: int) -> None:
+    async with io_threads(jobs_max + 1) as io:
         share, may_end = IoShare(io, jobs_max), threading.Event()
         began = threading.Semaphore(0)
 
@@ -43,11 +42,9 @@ def test_a_share_leaves_the_other_threads_to_others(jobs_max: int) -> None:
         may_end.set()
         await asyncio.gather(*slow)
 
-    run(scenario, threads=jobs_max + 1)
 
-
-def test_what_waits_begins_in_its_order() -> None:
-    async def scenario(io: IoThreads) -> None:
+async def test_what_waits_begins_in_its_order() -> None:
+    async with io_threads() as io:
         share, order = IoShare(io, 1), list[int]()
 
         def note(number: int) -> None:
@@ -56,11 +53,9 @@ def test_what_waits_begins_in_its_order() -> None:
         await asyncio.gather(*(share.run(lambda n=n: note(n)) for n in range(50)))  # type: ignore[misc]
         assert order == list(range(50))
 
-    run(scenario)
 
-
-def test_a_job_that_fails_makes_room_too() -> None:
-    async def scenario(io: IoThreads) -> None:
+async def test_a_job_that_fails_makes_room_too() -> None:
+    async with io_threads() as io:
         share = IoShare(io, 1)
 
         def fail() -> None:
@@ -71,11 +66,9 @@ def test_a_job_that_fails_makes_room_too() -> None:
                 await share.run(fail)
         assert await share.run(lambda: 5) == 5
 
-    run(scenario)
 
-
-def test_a_caller_that_gave_up_takes_no_room_for_ever() -> None:
-    async def scenario(io: IoThreads) -> None:
+async def test_a_caller_that_gave_up_takes_no_room_for_ever() -> None:
+    async with io_threads() as io:
         share, may_end = IoShare(io, 1), threading.Event()
         tasks = [asyncio.create_task(share.run(lambda: may_end.wait(WAIT_S))) for _ in range(2)]
         await asyncio.sleep(0)
@@ -85,11 +78,9 @@ def test_a_caller_that_gave_up_takes_no_room_for_ever() -> None:
         assert await share.run(lambda: "next") == "next"
         assert all(task.cancelled() for task in tasks)
 
-    run(scenario)
 
-
-def test_what_waits_for_a_caller_that_gave_up_is_not_done() -> None:
-    async def scenario(io: IoThreads) -> None:
+async def test_what_waits_for_a_caller_that_gave_up_is_not_done() -> None:
+    async with io_threads() as io:
         share, may_end, done = IoShare(io, 1), threading.Event(), list[int]()
         under_way = asyncio.create_task(share.run(lambda: may_end.wait(WAIT_S)))
         waiting = [asyncio.create_task(share.run(lambda n=n: done.append(n))) for n in range(3)]  # type: ignore[misc]
@@ -100,11 +91,9 @@ def test_what_waits_for_a_caller_that_gave_up_is_not_done() -> None:
         await asyncio.gather(under_way, waiting[0], waiting[2])
         assert done == [0, 2]
 
-    run(scenario)
 
-
-def test_what_waits_when_the_threads_end_fails() -> None:
-    async def scenario(io: IoThreads) -> None:
+async def test_what_waits_when_the_threads_end_fails() -> None:
+    async with io_threads() as io:
         share, may_end = IoShare(io, 1), threading.Event()
         under_way = asyncio.create_task(share.run(lambda: may_end.wait(WAIT_S)))
         waiting = [asyncio.create_task(share.run(lambda: "done")) for _ in range(3)]
@@ -116,5 +105,3 @@ def test_what_waits_when_the_threads_end_fails() -> None:
         )
         assert found[0] is True
         assert [type(each) for each in found[1:]] == [StorageFailedError] * 3
-
-    run(scenario)

@@ -55,80 +55,65 @@ async def write(aio: KernelAio, fd: int, contents: bytes, position: int, *, dura
     return written
 
 
-def test_writes_end_in_an_event_of_the_loop(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        aio = KernelAio.open()
-        assert aio is not None
-        with opened(tmp_path / "f") as fd:
-            for number in range(5):
-                contents = bytes([number]) * BLOCK_BYTES
-                position = number * BLOCK_BYTES
-                wrote = await write(aio, fd, contents, position, durable=number % 2 == 0)
-                assert wrote == BLOCK_BYTES
-        aio.close()
-
-    asyncio.run(scenario())
+async def test_writes_end_in_an_event_of_the_loop(tmp_path: Path) -> None:
+    aio = KernelAio.open()
+    assert aio is not None
+    with opened(tmp_path / "f") as fd:
+        for number in range(5):
+            contents = bytes([number]) * BLOCK_BYTES
+            position = number * BLOCK_BYTES
+            wrote = await write(aio, fd, contents, position, durable=number % 2 == 0)
+            assert wrote == BLOCK_BYTES
+    aio.close()
     stored = (tmp_path / "f").read_bytes()
     assert stored == b"".join(bytes([number]) * BLOCK_BYTES for number in range(5))
 
 
-def test_a_write_that_fails_names_its_error_and_the_next_works(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        aio = KernelAio.open()
-        assert aio is not None
-        contents = bytes(BLOCK_BYTES)
-        with opened(tmp_path / "f") as closed:
-            pass
-        assert await write(aio, closed, contents, 0, durable=True) == -errno.EBADF
-        with opened(tmp_path / "f", os.O_RDONLY) as read_only:
-            assert await write(aio, read_only, contents, 0, durable=True) == -errno.EBADF
-        with opened(tmp_path / "f") as fd:
-            assert await write(aio, fd, contents, 0, durable=True) == BLOCK_BYTES
-        aio.close()
-
-    asyncio.run(scenario())
+async def test_a_write_that_fails_names_its_error_and_the_next_works(tmp_path: Path) -> None:
+    aio = KernelAio.open()
+    assert aio is not None
+    contents = bytes(BLOCK_BYTES)
+    with opened(tmp_path / "f") as closed:
+        pass
+    assert await write(aio, closed, contents, 0, durable=True) == -errno.EBADF
+    with opened(tmp_path / "f", os.O_RDONLY) as read_only:
+        assert await write(aio, read_only, contents, 0, durable=True) == -errno.EBADF
+    with opened(tmp_path / "f") as fd:
+        assert await write(aio, fd, contents, 0, durable=True) == BLOCK_BYTES
+    aio.close()
 
 
-def test_a_wake_up_without_an_event_is_a_bug() -> None:
+async def test_a_wake_up_without_an_event_is_a_bug() -> None:
     """It must not end the write that is under way."""
 
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        problem: asyncio.Future[BaseException] = loop.create_future()
-        loop.set_exception_handler(lambda _, context: problem.set_result(context["exception"]))
+    loop = asyncio.get_running_loop()
+    problem: asyncio.Future[BaseException] = loop.create_future()
+    loop.set_exception_handler(lambda _, context: problem.set_result(context["exception"]))
+    aio = KernelAio.open()
+    assert aio is not None
+    results: list[int] = []
+    aio._done = results.append
+    os.eventfd_write(aio._eventfd, 1)
+    assert isinstance(await problem, AssertionError)
+    assert results == []
+    aio._done = None
+    aio.close()
+
+
+async def test_where_there_is_none_threads_do_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match="not implemented"):
+        KernelAio((NO_CALL,) * 4)
+    calls = {platform.machine(): (NO_CALL,) * 4}
+    monkeypatch.setattr("tailrace_broker.storage.files.kernel_aio._CALLS", calls)
+    assert KernelAio.open() is None
+    monkeypatch.setattr("tailrace_broker.storage.files.kernel_aio._CALLS", {})
+    assert KernelAio.open() is None
+
+
+async def test_a_closed_one_keeps_no_descriptor() -> None:
+    before = open_descriptors()
+    for _ in range(3):
         aio = KernelAio.open()
         assert aio is not None
-        results: list[int] = []
-        aio._done = results.append
-        os.eventfd_write(aio._eventfd, 1)
-        assert isinstance(await problem, AssertionError)
-        assert results == []
-        aio._done = None
         aio.close()
-
-    asyncio.run(scenario())
-
-
-def test_where_there_is_none_threads_do_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        with pytest.raises(OSError, match="not implemented"):
-            KernelAio((NO_CALL,) * 4)
-        calls = {platform.machine(): (NO_CALL,) * 4}
-        monkeypatch.setattr("tailrace_broker.storage.files.kernel_aio._CALLS", calls)
-        assert KernelAio.open() is None
-        monkeypatch.setattr("tailrace_broker.storage.files.kernel_aio._CALLS", {})
-        assert KernelAio.open() is None
-
-    asyncio.run(scenario())
-
-
-def test_a_closed_one_keeps_no_descriptor() -> None:
-    async def scenario() -> None:
-        before = open_descriptors()
-        for _ in range(3):
-            aio = KernelAio.open()
-            assert aio is not None
-            aio.close()
-        assert open_descriptors() == before
-
-    asyncio.run(scenario())
+    assert open_descriptors() == before

@@ -26,11 +26,6 @@ def spares(tmp_path: Path) -> SpareFiles:
     return spares
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
 def names_in(data: Path) -> list[str]:
     return sorted(path.name for path in (data / "spare").iterdir())
 

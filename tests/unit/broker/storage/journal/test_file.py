@@ -16,11 +16,6 @@ SIZE_BYTES = 3 * 1024 * 1024 + 2 * BLOCK_BYTES
 HEADER = JournalFileHeader(1, journal_id=2, first_sequence=3, size_bytes=SIZE_BYTES)
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
 def new_file(path: Path, size_bytes: int = SIZE_BYTES) -> JournalFile:
     return JournalFile(path / "journal" / "0.journal", size_bytes=size_bytes, is_direct=False)
 

@@ -5,7 +5,7 @@ import errno
 import os
 import resource
 import shutil
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -33,26 +33,11 @@ from tests.support.storage.storage import (
 # Some write megabytes, half a second on an idle machine.
 pytestmark = pytest.mark.timeout(20)
 
-Scenario = Callable[[], Coroutine[None, None, None]]
 NOISE = Random(3)
 FILE_BYTES = 128 * 1024
 SMALL_FRAME_BYTES = 128 * 1024
 # Files of this size hold two such events each, each in a frame of its own.
 EVENT_BYTES = 50_000
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
-
-
-def run(scenario: Scenario) -> None:
-    asyncio.run(scenario())
 
 
 def new_value(size_bytes: int = EVENT_BYTES) -> bytes:
@@ -75,91 +60,76 @@ async def all_values(engine: Engine) -> list[list[bytes | None]]:
 
 
 @pytest.mark.parametrize("uses_kernel_aio", [False, True], ids=["threads", "kernel"])
-def test_what_many_logs_append_in_one_turn_is_one_write(
+async def test_what_many_logs_append_in_one_turn_is_one_write(
     files: LogFiles, uses_kernel_aio: bool
 ) -> None:
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_engine_on(
-            files, partitions=range(50), counters=counters, uses_kernel_aio=uses_kernel_aio
-        ) as engine:
-            answers = [Appends(log).event(b"%d" % n) for n, log in enumerate(engine.logs)]
-            assert await asyncio.gather(*answers) == [0] * 50
-            assert (counters.journal_writes, counters.log_writes) == (1, 0)
-            assert await all_values(engine) == [[b"%d" % number] for number in range(50)]
-
-    run(scenario)
+    async with open_engine_on(
+        files, partitions=range(50), counters=counters, uses_kernel_aio=uses_kernel_aio
+    ) as engine:
+        answers = [Appends(log).event(b"%d" % n) for n, log in enumerate(engine.logs)]
+        assert await asyncio.gather(*answers) == [0] * 50
+        assert (counters.journal_writes, counters.log_writes) == (1, 0)
+        assert await all_values(engine) == [[b"%d" % number] for number in range(50)]
     assert len(files.journal()) == 1
 
 
 @pytest.mark.parametrize("uses_kernel_aio", [False, True], ids=["threads", "kernel"])
-def test_what_is_in_the_journal_alone_is_there_after_a_kill(
+async def test_what_is_in_the_journal_alone_is_there_after_a_kill(
     files: LogFiles, uses_kernel_aio: bool
 ) -> None:
-    async def scenario() -> None:
-        for number in range(5):
-            async with open_engine_on(
-                files, partitions=range(3), uses_kernel_aio=uses_kernel_aio, is_killed=True
-            ) as engine:
-                assert await all_values(engine) == [[b"%d" % n for n in range(number)]] * 3
-                for log in engine.logs:
-                    assert await Appends(log).event(b"%d" % number) == number
-
-    run(scenario)
+    for number in range(5):
+        async with open_engine_on(
+            files, partitions=range(3), uses_kernel_aio=uses_kernel_aio, is_killed=True
+        ) as engine:
+            assert await all_values(engine) == [[b"%d" % n for n in range(number)]] * 3
+            for log in engine.logs:
+                assert await Appends(log).event(b"%d" % number) == number
     # Each start used another file; the fifth the first again, which was spilled before.
     assert len(files.journal()) == 4
     assert all(1 <= len(files.recover_all(number).pending) < 5 for number in range(3))
 
 
-def test_a_log_that_stops_leaves_the_journal_nothing_to_replay(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_log(files) as log:
-            await Appends(log).event(b"0")
-
-    run(scenario)
+async def test_a_log_that_stops_leaves_the_journal_nothing_to_replay(files: LogFiles) -> None:
+    async with open_log(files) as log:
+        await Appends(log).event(b"0")
     assert files.recover_all().pending == []
     assert files.values() == [b"0"]
 
 
-def test_a_group_that_grows_large_while_it_waits_goes_to_its_segment(
+async def test_a_group_that_grows_large_while_it_waits_goes_to_its_segment(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_log(files, counters=counters) as log:
-            await Appends(log).event(b"0")
-            disk.hold_writes()
-            appends = Appends(log)
-            appends.event(b"1")
-            await disk.wait_for_held_write()
-            appends.event(b"2")
-            appends.event(new_value(LARGE_GROUP_BYTES))
-            disk.let_writes_go_on()
-            assert await appends.outcomes() == [1, 2, 3]
-            assert (counters.journal_writes, counters.log_writes) == (2, 1)
-            assert log.pending_bytes == 0  # it went along, in the same write
-
-    run(scenario)
+    async with open_log(files, counters=counters) as log:
+        await Appends(log).event(b"0")
+        disk.hold_writes()
+        appends = Appends(log)
+        appends.event(b"1")
+        await disk.wait_for_held_write()
+        appends.event(b"2")
+        appends.event(new_value(LARGE_GROUP_BYTES))
+        disk.let_writes_go_on()
+        assert await appends.outcomes() == [1, 2, 3]
+        assert (counters.journal_writes, counters.log_writes) == (2, 1)
+        assert log.pending_bytes == 0  # it went along, in the same write
     assert len(files.values()) == 4
 
 
-def test_an_event_that_is_not_large_when_it_is_asked_for_becomes_so_before_the_frame(
+async def test_an_event_that_is_not_large_when_it_is_asked_for_becomes_so_before_the_frame(
     files: LogFiles,
 ) -> None:
     """Both in one turn of the loop: the journal was asked for the first."""
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_log(files, counters=counters) as log:
-            appends = Appends(log)
-            appends.event(b"0")
-            appends.event(new_value(LARGE_GROUP_BYTES))
-            assert await appends.outcomes() == [0, 1]
-            assert (counters.journal_writes, counters.log_writes) == (0, 1)
-
-    run(scenario)
+    async with open_log(files, counters=counters) as log:
+        appends = Appends(log)
+        appends.event(b"0")
+        appends.event(new_value(LARGE_GROUP_BYTES))
+        assert await appends.outcomes() == [0, 1]
+        assert (counters.journal_writes, counters.log_writes) == (0, 1)
     assert files.journal() == []
 
 
@@ -208,7 +178,7 @@ def fill_with_events_between_batches(engine: Engine, _: int) -> None:
     ],
     ids=["incompressible", "just not large", "tiny batches", "long keys", "batches and events"],
 )
-def test_a_frame_holds_what_its_bounds_let_in(
+async def test_a_frame_holds_what_its_bounds_let_in(
     files: LogFiles,
     monkeypatch: pytest.MonkeyPatch,
     fill: Callable[[Engine, int], None],
@@ -220,199 +190,168 @@ def test_a_frame_holds_what_its_bounds_let_in(
     )
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_engine_on(
-            files,
-            partitions=range(7),
-            counters=counters,
-            journal_file_bytes=2 * MEBIBYTE,
-            is_killed=True,
-        ) as engine:
-            fill(engine, size_bytes)
-            await until(lambda: all(log.high_watermark for log in engine.logs))
-            kept = await all_values(engine)
-        async with open_engine_on(files, partitions=range(7)) as engine:
-            assert await all_values(engine) == kept
-
-    run(scenario)
+    async with open_engine_on(
+        files,
+        partitions=range(7),
+        counters=counters,
+        journal_file_bytes=2 * MEBIBYTE,
+        is_killed=True,
+    ) as engine:
+        fill(engine, size_bytes)
+        await until(lambda: all(log.high_watermark for log in engine.logs))
+        kept = await all_values(engine)
+    async with open_engine_on(files, partitions=range(7)) as engine:
+        assert await all_values(engine) == kept
     assert counters.log_write_errors == 0
     assert counters.journal_writes >= 3
     assert counters.journal_written_bytes / counters.journal_writes > SMALL_FRAME_BYTES // 2
 
 
-def test_batches_that_are_mostly_header_are_not_taken_for_small(files: LogFiles) -> None:
+async def test_batches_that_are_mostly_header_are_not_taken_for_small(files: LogFiles) -> None:
     """By their payloads alone they would all go into one frame, and not fit."""
     body = body_of([Event(b"", key=b"")])
     count = LARGE_GROUP_BYTES // len(body.payload) - 10
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_engine_on(files, partitions=range(3), counters=counters) as engine:
-            appends = [Appends(log) for log in engine.logs]
-            for sequence in range(count):
-                for number, each in enumerate(appends):
-                    each.body(body, Producer(number.to_bytes(16, "big"), sequence))
-            for each in appends:
-                assert await each.outcomes() == list(range(count))
-
-    run(scenario)
+    async with open_engine_on(files, partitions=range(3), counters=counters) as engine:
+        appends = [Appends(log) for log in engine.logs]
+        for sequence in range(count):
+            for number, each in enumerate(appends):
+                each.body(body, Producer(number.to_bytes(16, "big"), sequence))
+        for each in appends:
+            assert await each.outcomes() == list(range(count))
     assert counters.log_writes >= 3
 
 
 # --- the ring -------------------------------------------------------------------------------------
 
 
-def test_the_ring_goes_round_and_what_it_held_is_in_the_segments(files: LogFiles) -> None:
+async def test_the_ring_goes_round_and_what_it_held_is_in_the_segments(files: LogFiles) -> None:
     values: list[bytes | None] = [new_value() for _ in range(30)]
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_log(
-            files, counters=counters, journal_file_bytes=FILE_BYTES, is_killed=True
-        ) as log:
-            for value in values:
-                await Appends(log).event(value or b"")
-            assert await values_in(log) == values
-        async with open_log(files, journal_file_bytes=FILE_BYTES) as log:
-            assert await values_in(log) == values
-
-    run(scenario)
+    async with open_log(
+        files, counters=counters, journal_file_bytes=FILE_BYTES, is_killed=True
+    ) as log:
+        for value in values:
+            await Appends(log).event(value or b"")
+        assert await values_in(log) == values
+    async with open_log(files, journal_file_bytes=FILE_BYTES) as log:
+        assert await values_in(log) == values
     assert (counters.journal_writes, len(files.journal())) == (30, 4)
     assert {path.stat().st_size for path in files.journal()} == {FILE_BYTES}
 
 
-def test_a_file_is_spilled_before_it_is_needed(files: LogFiles, disk: FaultyDisk) -> None:
+async def test_a_file_is_spilled_before_it_is_needed(files: LogFiles, disk: FaultyDisk) -> None:
     """So that the next round can begin at once."""
 
-    async def scenario() -> None:
-        async with open_engine_on(
-            files, partitions=range(9), journal_file_bytes=FILE_BYTES
-        ) as engine:
-            for log in engine.logs[:6]:  # three files
-                await Appends(log).event(new_value())
-            assert [log.pending_bytes > 0 for log in engine.logs] == [True] * 6 + [False] * 3
-            await Appends(engine.logs[6]).event(new_value())  # the last file's round begins
-            await until(lambda: not any(log.pending_bytes for log in engine.logs[:2]))
-            assert [log.pending_bytes > 0 for log in engine.logs[2:7]] == [True] * 5
-
-    run(scenario)
+    async with open_engine_on(files, partitions=range(9), journal_file_bytes=FILE_BYTES) as engine:
+        for log in engine.logs[:6]:  # three files
+            await Appends(log).event(new_value())
+        assert [log.pending_bytes > 0 for log in engine.logs] == [True] * 6 + [False] * 3
+        await Appends(engine.logs[6]).event(new_value())  # the last file's round begins
+        await until(lambda: not any(log.pending_bytes for log in engine.logs[:2]))
+        assert [log.pending_bytes > 0 for log in engine.logs[2:7]] == [True] * 5
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_spill_that_fails_answers_the_appends_that_need_the_space(
+async def test_a_spill_that_fails_answers_the_appends_that_need_the_space(
     files: LogFiles, disk: FaultyDisk, error: int
 ) -> None:
     kind = DiskFullError if error == errno.ENOSPC else StorageFailedError
     values: list[bytes | None] = [new_value() for _ in range(12)]
 
-    async def scenario() -> None:
-        async with open_engine_on(
-            files, partitions=range(12), journal_file_bytes=FILE_BYTES
-        ) as engine:
-            outcomes: list[int | BaseException] = []
-            for number, (log, value) in enumerate(zip(engine.logs, values, strict=True)):
-                if number == 8:  # all four files are in use; no other segment can be created
-                    await until(lambda: not any(each.pending_bytes for each in engine.logs[:2]))
-                    for _ in range(20):
-                        disk.fail("open", error)
-                append = Appends(log).event(value or b"")
-                outcomes += await asyncio.gather(append, return_exceptions=True)
-            assert [type(outcome) for outcome in outcomes] == [int] * 10 + [kind] * 2
-            disk.forget_faults()
-            for log, value in zip(engine.logs[10:], values[10:], strict=True):
-                assert await Appends(log).event(value or b"") == 0
-            assert await all_values(engine) == [[value] for value in values]
-
-    run(scenario)
+    async with open_engine_on(files, partitions=range(12), journal_file_bytes=FILE_BYTES) as engine:
+        outcomes: list[int | BaseException] = []
+        for number, (log, value) in enumerate(zip(engine.logs, values, strict=True)):
+            if number == 8:  # all four files are in use; no other segment can be created
+                await until(lambda: not any(each.pending_bytes for each in engine.logs[:2]))
+                for _ in range(20):
+                    disk.fail("open", error)
+            append = Appends(log).event(value or b"")
+            outcomes += await asyncio.gather(append, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [int] * 10 + [kind] * 2
+        disk.forget_faults()
+        for log, value in zip(engine.logs[10:], values[10:], strict=True):
+            assert await Appends(log).event(value or b"") == 0
+        assert await all_values(engine) == [[value] for value in values]
 
 
-def test_a_round_that_cannot_begin_is_begun_by_the_next_append(
+async def test_a_round_that_cannot_begin_is_begun_by_the_next_append(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with open_log(files, is_killed=True) as log:
-            for call in ("open", "pwritev", "fsync", "fdatasync"):
-                disk.fail(call, errno.ENOSPC)
-                with pytest.raises(DiskFullError):
-                    await Appends(log).event(b"lost")
-            assert await Appends(log).event(b"0") == 0
-        async with open_log(files) as log:
-            assert await values_in(log) == [b"0"]
-
-    run(scenario)
+    async with open_log(files, is_killed=True) as log:
+        for call in ("open", "pwritev", "fsync", "fdatasync"):
+            disk.fail(call, errno.ENOSPC)
+            with pytest.raises(DiskFullError):
+                await Appends(log).event(b"lost")
+        assert await Appends(log).event(b"0") == 0
+    async with open_log(files) as log:
+        assert await values_in(log) == [b"0"]
 
 
 # --- writes that fail -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept_bytes", [0, JOURNAL_BLOCK_BYTES, 3 * JOURNAL_BLOCK_BYTES])
-def test_a_frame_that_failed_is_written_over_by_the_next(
+async def test_a_frame_that_failed_is_written_over_by_the_next(
     files: LogFiles, disk: FaultyDisk, kept_bytes: int
 ) -> None:
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_log(files, counters=counters, is_killed=True) as log:
-            assert await Appends(log).event(b"0") == 0
-            disk.fail("pwritev", kept_bytes=kept_bytes)
-            with pytest.raises(StorageFailedError):
-                await Appends(log).event(new_value(10_000))
-            assert counters.log_write_errors == 1
-            assert await Appends(log).event(b"1") == 1
-        async with open_log(files) as log:
-            assert await values_in(log) == [b"0", b"1"]
-
-    run(scenario)
+    async with open_log(files, counters=counters, is_killed=True) as log:
+        assert await Appends(log).event(b"0") == 0
+        disk.fail("pwritev", kept_bytes=kept_bytes)
+        with pytest.raises(StorageFailedError):
+            await Appends(log).event(new_value(10_000))
+        assert counters.log_write_errors == 1
+        assert await Appends(log).event(b"1") == 1
+    async with open_log(files) as log:
+        assert await values_in(log) == [b"0", b"1"]
 
 
-def test_a_frame_that_failed_does_not_come_back_when_the_next_goes_to_another_file(
+async def test_a_frame_that_failed_does_not_come_back_when_the_next_goes_to_another_file(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
     """It is whole on the disk, and has the sequence of the next."""
 
-    async def scenario() -> None:
-        async with open_log(files, journal_file_bytes=FILE_BYTES, is_killed=True) as log:
-            assert await Appends(log).event(new_value(60_000)) == 0
-            assert await Appends(log).event(new_value(30_000)) == 1
-            disk.fail("pwritev", kept_bytes=10 * JOURNAL_BLOCK_BYTES)
-            with pytest.raises(StorageFailedError):
-                await Appends(log).event(b"lost")
-            assert await Appends(log).event(kept := new_value(50_000)) == 2
-        async with open_log(files, journal_file_bytes=FILE_BYTES) as log:
-            assert (await values_in(log))[2:] == [kept]
-
-    run(scenario)
+    async with open_log(files, journal_file_bytes=FILE_BYTES, is_killed=True) as log:
+        assert await Appends(log).event(new_value(60_000)) == 0
+        assert await Appends(log).event(new_value(30_000)) == 1
+        disk.fail("pwritev", kept_bytes=10 * JOURNAL_BLOCK_BYTES)
+        with pytest.raises(StorageFailedError):
+            await Appends(log).event(b"lost")
+        assert await Appends(log).event(kept := new_value(50_000)) == 2
+    async with open_log(files, journal_file_bytes=FILE_BYTES) as log:
+        assert (await values_in(log))[2:] == [kept]
 
 
 @pytest.mark.parametrize("failure", ["closed", "read-only"])
-def test_a_write_that_the_kernel_refuses_is_reported_and_the_next_is_stored(
+async def test_a_write_that_the_kernel_refuses_is_reported_and_the_next_is_stored(
     files: LogFiles, failure: str
 ) -> None:
     if not files.is_direct:
         pytest.skip("no direct I/O here")
 
-    async def scenario() -> None:
-        async with open_engine_on(files, uses_kernel_aio=True, is_killed=True) as engine:
-            (log,) = engine.logs
-            assert await Appends(log).event(b"0") == 0
-            (path,) = files.journal()
-            fd = descriptor_of(path)
-            kept = os.dup(fd)
-            if failure == "closed":
-                os.close(fd)
-            else:
-                read_only = os.open(path, os.O_RDONLY)
-                os.dup2(read_only, fd)
-                os.close(read_only)
-            with pytest.raises(StorageFailedError, match=r"\.journal: Bad file descriptor"):
-                await Appends(log).event(b"lost")
-            os.dup2(kept, fd)
-            os.close(kept)
-            assert await Appends(log).event(b"1") == 1
-        async with open_log(files) as log:
-            assert await values_in(log) == [b"0", b"1"]
-
-    run(scenario)
+    async with open_engine_on(files, uses_kernel_aio=True, is_killed=True) as engine:
+        (log,) = engine.logs
+        assert await Appends(log).event(b"0") == 0
+        (path,) = files.journal()
+        fd = descriptor_of(path)
+        kept = os.dup(fd)
+        if failure == "closed":
+            os.close(fd)
+        else:
+            read_only = os.open(path, os.O_RDONLY)
+            os.dup2(read_only, fd)
+            os.close(read_only)
+        with pytest.raises(StorageFailedError, match=r"\.journal: Bad file descriptor"):
+            await Appends(log).event(b"lost")
+        os.dup2(kept, fd)
+        os.close(kept)
+        assert await Appends(log).event(b"1") == 1
+    async with open_log(files) as log:
+        assert await values_in(log) == [b"0", b"1"]
 
 
 @contextmanager
@@ -431,53 +370,49 @@ def largest_file(size_bytes: int) -> Iterator[None]:
     [(2, DiskFullError, "no space left"), (3, StorageFailedError, "4096 of 12288 bytes written")],
     ids=["nothing", "a part"],
 )
-def test_a_frame_of_which_the_kernel_writes_less_is_written_over(
+async def test_a_frame_of_which_the_kernel_writes_less_is_written_over(
     files: LogFiles, blocks: int, kind: type[Exception], detail: str
 ) -> None:
     if not files.is_direct:
         pytest.skip("no direct I/O here")
 
-    async def scenario() -> None:
-        async with open_log(files, uses_kernel_aio=True, is_killed=True) as log:
-            assert await Appends(log).event(b"0") == 0
-            with largest_file(blocks * JOURNAL_BLOCK_BYTES), pytest.raises(kind, match=detail):
-                await Appends(log).event(new_value(10_000))
-            assert await Appends(log).event(b"1") == 1
-        async with open_log(files) as log:
-            assert await values_in(log) == [b"0", b"1"]
-
-    run(scenario)
+    async with open_log(files, uses_kernel_aio=True, is_killed=True) as log:
+        assert await Appends(log).event(b"0") == 0
+        with largest_file(blocks * JOURNAL_BLOCK_BYTES), pytest.raises(kind, match=detail):
+            await Appends(log).event(new_value(10_000))
+        assert await Appends(log).event(b"1") == 1
+    async with open_log(files) as log:
+        assert await values_in(log) == [b"0", b"1"]
 
 
 # --- any kill -------------------------------------------------------------------------------------
 
 
-def test_a_kill_at_any_time_keeps_what_was_acknowledged(files: LogFiles, tmp_path: Path) -> None:
+async def test_a_kill_at_any_time_keeps_what_was_acknowledged(
+    files: LogFiles, tmp_path: Path
+) -> None:
     """Copies of the files as they are when the answers come, between spills and rounds."""
     images = tmp_path / "images"
     answered: list[tuple[Path, list[int]]] = []
 
-    async def scenario() -> None:
+    async with open_engine_on(
+        files, partitions=range(3), journal_file_bytes=FILE_BYTES, segment_bytes=200_000
+    ) as engine:
+        for number in range(24):
+            log = engine.logs[number % 3]
+            await Appends(log).event(new_value(NOISE.choice([100, 30_000, 60_000, 90_000])))
+            ends = [log.high_watermark for log in engine.logs]
+            image = images / str(number)
+            for part in ("journal", "topic"):
+                if (files.directory / part).exists():
+                    # A checkpoint may just be being replaced in a thread: no answer says so.
+                    half_made = shutil.ignore_patterns("*.new")
+                    shutil.copytree(files.directory / part, image / part, ignore=half_made)
+            answered.append((image, ends))
+
+    for image, ends in answered:
         async with open_engine_on(
-            files, partitions=range(3), journal_file_bytes=FILE_BYTES, segment_bytes=200_000
+            LogFiles(image), partitions=range(3), journal_file_bytes=FILE_BYTES, is_killed=True
         ) as engine:
-            for number in range(24):
-                log = engine.logs[number % 3]
-                await Appends(log).event(new_value(NOISE.choice([100, 30_000, 60_000, 90_000])))
-                ends = [log.high_watermark for log in engine.logs]
-                image = images / str(number)
-                for part in ("journal", "topic"):
-                    if (files.directory / part).exists():
-                        # A checkpoint may just be being replaced in a thread: no answer says so.
-                        half_made = shutil.ignore_patterns("*.new")
-                        shutil.copytree(files.directory / part, image / part, ignore=half_made)
-                answered.append((image, ends))
-
-        for image, ends in answered:
-            async with open_engine_on(
-                LogFiles(image), partitions=range(3), journal_file_bytes=FILE_BYTES, is_killed=True
-            ) as engine:
-                assert [log.high_watermark for log in engine.logs] == ends
-                assert [len(values) for values in await all_values(engine)] == ends
-
-    run(scenario)
+            assert [log.high_watermark for log in engine.logs] == ends
+            assert [len(values) for values in await all_values(engine)] == ends

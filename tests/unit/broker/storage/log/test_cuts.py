@@ -28,16 +28,11 @@ from tailrace_broker.storage.log.recovery import LogEvidence
 from tailrace_broker.storage.log.rescued_tail import RESCUED, load_rescued, save_rescued
 from tailrace_broker.storage.segments import cut as segments_cut
 from tests.support.storage.batches import PARTITION, TOPIC_ID
-from tests.support.storage.followers import PRODUCER_ID, Follower, follow, on_a_loop, stored_batch
+from tests.support.storage.followers import PRODUCER_ID, Follower, follow, stored_batch
 from tests.support.storage.storage import SYNCED, FaultyDisk, LogFiles, read_all, values_in
 
 LARGE = 80_000
 WRITTEN = replace(SYNCED, durability="written", flush_ms=1_000)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
 
 
 def small(
@@ -77,7 +72,6 @@ async def settled(follower: Follower) -> None:
 # --- stored batches -------------------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_stored_batches_are_on_disk_as_they_came(files: LogFiles) -> None:
     batches = [small(0), small(5), large(10), small(15)]
     async with follow(files) as engine:
@@ -101,7 +95,6 @@ async def read_back(files: LogFiles) -> list[bytes]:
         return [bytes(each.contents()) for each in await read_all(log)]
 
 
-@on_a_loop
 async def test_the_own_write_of_a_follower_commits_nothing(files: LogFiles) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -113,7 +106,6 @@ async def test_the_own_write_of_a_follower_commits_nothing(files: LogFiles) -> N
         assert follower.log.high_watermark == 5
 
 
-@on_a_loop
 async def test_a_start_knows_what_headers_say_is_committed(files: LogFiles) -> None:
     async with follow(files, is_killed=True) as engine:
         await Follower(engine.logs[0]).write(small(0), small(5, high_watermark=4))
@@ -124,7 +116,6 @@ async def test_a_start_knows_what_headers_say_is_committed(files: LogFiles) -> N
         assert log.high_watermark == 10
 
 
-@on_a_loop
 async def test_a_misfit_is_told_and_not_written(files: LogFiles) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -136,7 +127,6 @@ async def test_a_misfit_is_told_and_not_written(files: LogFiles) -> None:
     assert spans(files) == [(0, 5, 7)]
 
 
-@on_a_loop
 async def test_appends_that_wait_join_one_write(files: LogFiles, disk: FaultyDisk) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -149,12 +139,6 @@ async def test_appends_that_wait_join_one_write(files: LogFiles, disk: FaultyDis
         assert engine.resources.counters.journal_writes - writes <= 2
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
-@on_a_loop
 async def test_what_waits_behind_a_failed_write_fails(files: LogFiles, disk: FaultyDisk) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -168,7 +152,6 @@ async def test_what_waits_behind_a_failed_write_fails(files: LogFiles, disk: Fau
     assert spans(files) == [(0, 15, 8)]
 
 
-@on_a_loop
 async def test_a_failed_write_to_the_segment_does_not_stand_beside_what_replaces_it(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
@@ -186,7 +169,6 @@ async def test_a_failed_write_to_the_segment_does_not_stand_beside_what_replaces
 # --- cuts -----------------------------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_a_cut_of_the_journal_survives_a_kill(files: LogFiles) -> None:
     async with follow(files, is_killed=True) as engine:
         follower = Follower(engine.logs[0])
@@ -197,7 +179,6 @@ async def test_a_cut_of_the_journal_survives_a_kill(files: LogFiles) -> None:
     assert spans(files) == [(0, 5, 7)]
 
 
-@on_a_loop
 async def test_what_follows_a_cut_replaces_what_was_there(files: LogFiles) -> None:
     async with follow(files, is_killed=True) as engine:
         follower = Follower(engine.logs[0])
@@ -210,7 +191,6 @@ async def test_what_follows_a_cut_replaces_what_was_there(files: LogFiles) -> No
 
 @pytest.mark.parametrize("is_killed", [True, False])
 @pytest.mark.parametrize("follows", [0, 3, LARGE])
-@on_a_loop
 async def test_a_cut_within_a_segment_survives_a_stop(
     files: LogFiles, is_killed: bool, follows: int
 ) -> None:
@@ -230,7 +210,6 @@ async def test_a_cut_within_a_segment_survives_a_stop(
     assert spans(files) == [(0, 5, 7), *expected]
 
 
-@on_a_loop
 async def test_a_lost_index_brings_nothing_back(files: LogFiles) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -246,7 +225,6 @@ async def test_a_lost_index_brings_nothing_back(files: LogFiles) -> None:
     assert decode_index(index.read_bytes()) == kept
 
 
-@on_a_loop
 async def test_readers_of_a_cut_segment_get_nothing_behind_the_cut(files: LogFiles) -> None:
     async with follow(files, cache_bytes=0) as engine:
         follower = Follower(engine.logs[0])
@@ -263,7 +241,6 @@ async def test_readers_of_a_cut_segment_get_nothing_behind_the_cut(files: LogFil
         assert await follower.log.find_timestamp(0) == 0
 
 
-@on_a_loop
 async def test_an_index_of_what_was_cut_is_not_left_behind(
     files: LogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +262,6 @@ async def test_an_index_of_what_was_cut_is_not_left_behind(
     assert spans(files) == [(0, 5, 7), (5, 10, 8)]
 
 
-@on_a_loop
 async def test_later_segments_are_removed(files: LogFiles) -> None:
     async with follow(files, segment_bytes=1) as engine:
         follower = Follower(engine.logs[0])
@@ -299,7 +275,6 @@ async def test_later_segments_are_removed(files: LogFiles) -> None:
     assert spans(files) == [(0, 5, 7), (5, 10, 7), (10, 15, 9)]
 
 
-@on_a_loop
 async def test_all_of_a_log_is_cut(files: LogFiles) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -312,7 +287,6 @@ async def test_all_of_a_log_is_cut(files: LogFiles) -> None:
 
 
 @pytest.mark.parametrize("start", [2, 100])
-@on_a_loop
 async def test_a_reset_log_goes_on_elsewhere(files: LogFiles, start: int) -> None:
     async with follow(files, is_killed=True) as engine:
         follower = Follower(engine.logs[0])
@@ -326,7 +300,6 @@ async def test_a_reset_log_goes_on_elsewhere(files: LogFiles, start: int) -> Non
     assert spans(files) == [(start, start + 3, 8)]
 
 
-@on_a_loop
 async def test_a_reset_that_was_cut_short_is_no_damage(files: LogFiles) -> None:
     """A start removes what is left of the log, whose first segment may be anywhere."""
     async with follow(files, segment_bytes=1) as engine:
@@ -344,7 +317,6 @@ async def test_a_reset_that_was_cut_short_is_no_damage(files: LogFiles) -> None:
 
 
 @pytest.mark.parametrize(("end", "why"), [(3, "no batch"), (7, "no batch"), (11, "ends at 10")])
-@on_a_loop
 async def test_a_log_is_cut_only_where_a_batch_ends(files: LogFiles, end: int, why: str) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -357,7 +329,6 @@ async def test_a_log_is_cut_only_where_a_batch_ends(files: LogFiles, end: int, w
     assert spans(files) == [(0, 15, 7)]
 
 
-@on_a_loop
 async def test_a_cut_below_the_high_watermark_needs_a_recorded_loss(files: LogFiles) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -368,7 +339,6 @@ async def test_a_cut_below_the_high_watermark_needs_a_recorded_loss(files: LogFi
         assert follower.log.high_watermark == 5
 
 
-@on_a_loop
 async def test_a_cut_waits_for_a_write_and_appends_wait_for_it(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
@@ -391,7 +361,6 @@ async def test_a_cut_waits_for_a_write_and_appends_wait_for_it(
     assert spans(files) == [(0, 8, 8)]
 
 
-@on_a_loop
 async def test_a_flush_that_began_before_a_cut_makes_nothing_durable_behind_it(
     files: LogFiles,
 ) -> None:
@@ -407,7 +376,6 @@ async def test_a_flush_that_began_before_a_cut_makes_nothing_durable_behind_it(
         assert (paths, follower.log.durable_end) == ([], 5)
 
 
-@on_a_loop
 async def test_what_a_cut_has_removed_is_not_flushed(files: LogFiles) -> None:
     """Also when a flush that began before could not find it any more."""
     async with follow(files, settings=WRITTEN) as engine:
@@ -422,7 +390,6 @@ async def test_what_a_cut_has_removed_is_not_flushed(files: LogFiles) -> None:
         assert (paths, follower.log.durable_end) == ([files.segment()], 5)
 
 
-@on_a_loop
 async def test_a_log_that_starts_within_a_batch_is_cut_behind_its_start(files: LogFiles) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -443,7 +410,6 @@ async def test_a_log_that_starts_within_a_batch_is_cut_behind_its_start(files: L
 
 @pytest.mark.parametrize("is_spilled", [False, True])
 @pytest.mark.parametrize("is_killed", [True, False])
-@on_a_loop
 async def test_what_producers_sent_behind_a_cut_is_forgotten(
     files: LogFiles, is_spilled: bool, is_killed: bool
 ) -> None:
@@ -478,7 +444,6 @@ def remembered(windows: ProducerWindows | None) -> list[int | None]:
 # --- what stands beside ---------------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_what_was_set_aside_is_cut(files: LogFiles) -> None:
     async with follow(files, is_killed=True) as engine:
         follower = Follower(engine.logs[0])
@@ -493,7 +458,6 @@ async def test_what_was_set_aside_is_cut(files: LogFiles) -> None:
     assert not (files.place.directory / RESCUED).exists()
 
 
-@on_a_loop
 async def test_a_proven_end_does_not_outlive_a_recorded_loss(files: LogFiles) -> None:
     async with follow(files, is_killed=True) as engine:
         follower = Follower(engine.logs[0])
@@ -508,7 +472,6 @@ async def test_a_proven_end_does_not_outlive_a_recorded_loss(files: LogFiles) ->
 # --- disks that fail ------------------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_a_cut_whose_entry_fails_has_changed_nothing(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
@@ -522,7 +485,6 @@ async def test_a_cut_whose_entry_fails_has_changed_nothing(
 
 
 @pytest.mark.parametrize("call", ["unlink", "fsync", "open", "replace", "fdatasync"])
-@on_a_loop
 async def test_a_cut_that_has_failed_must_be_repeated(
     files: LogFiles, disk: FaultyDisk, call: str
 ) -> None:

@@ -1,22 +1,16 @@
 """What a start has given up in the journal does not come back at a later one."""
 
 import os
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from tailrace.wire import JOURNAL_BLOCK_BYTES, align_up
 from tailrace_broker.codec.batch import StoredBatch
-from tests.support.storage.followers import Follower, follow, on_a_loop, stored_batch
+from tests.support.storage.followers import Follower, follow, stored_batch
 from tests.support.storage.storage import SYNCED, LogFiles, read_all
 
 WRITTEN = replace(SYNCED, durability="written", flush_ms=1_000)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
 
 
 def batch(
@@ -63,7 +57,6 @@ async def lose_power_before(files: LogFiles, lost: StoredBatch, stale: StoredBat
 
 @pytest.mark.parametrize("headers_prove", [False, True])
 @pytest.mark.parametrize("high_watermark", [0, 10])
-@on_a_loop
 async def test_a_batch_behind_a_hole_does_not_take_the_place_of_a_later_one(
     files: LogFiles, high_watermark: int, headers_prove: bool
 ) -> None:

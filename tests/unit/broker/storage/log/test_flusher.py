@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -21,24 +19,9 @@ from tests.support.storage.storage import (
     until,
 )
 
-Scenario = Callable[[], Coroutine[None, None, None]]
 NOISE = Random(3)
 WRITTEN = TopicSettings(partitions_per_range=1, durability="written")
 EVENT_BYTES = 50_000
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
-
-
-def run(scenario: Scenario) -> None:
-    asyncio.run(scenario())
 
 
 def new_value(size_bytes: int = EVENT_BYTES) -> bytes:
@@ -59,112 +42,95 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return flags
 
 
-def test_a_frame_is_synced_when_one_of_its_logs_asks_for_it(
+async def test_a_frame_is_synced_when_one_of_its_logs_asks_for_it(
     files: LogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files, partitions=range(2), settings=WRITTEN) as engine:
-            unsynced, synced = engine.logs
-            synced.settings = SYNCED
-            await Appends(unsynced).event(b"0")
-            flags = syncs(monkeypatch)
-            await Appends(unsynced).event(b"1")
-            await Appends(synced).event(b"0")
-            await asyncio.gather(Appends(unsynced).event(b"2"), Appends(synced).event(b"1"))
-            assert flags == [0, os.RWF_DSYNC, os.RWF_DSYNC]
-
-    run(scenario)
+    async with open_engine_on(files, partitions=range(2), settings=WRITTEN) as engine:
+        unsynced, synced = engine.logs
+        synced.settings = SYNCED
+        await Appends(unsynced).event(b"0")
+        flags = syncs(monkeypatch)
+        await Appends(unsynced).event(b"1")
+        await Appends(synced).event(b"0")
+        await asyncio.gather(Appends(unsynced).event(b"2"), Appends(synced).event(b"1"))
+        assert flags == [0, os.RWF_DSYNC, os.RWF_DSYNC]
 
 
-def test_what_is_written_is_flushed_within_its_time(files: LogFiles, disk: FaultyDisk) -> None:
-    async def scenario() -> None:
-        settings = replace(WRITTEN, flush_ms=1)
-        async with open_log(files, settings=settings) as log:
-            await Appends(log).event(b"0")
-            before = disk.calls["fdatasync"]
-            await until(lambda: disk.calls["fdatasync"] > before)
-
-    run(scenario)
-
-
-def test_what_is_written_is_flushed_when_it_is_so_much(files: LogFiles, disk: FaultyDisk) -> None:
-    async def scenario() -> None:
-        settings = replace(WRITTEN, flush_ms=3_600_000, flush_bytes=100_000)
-        async with open_log(files, settings=settings) as log:
-            await Appends(log).event(b"0")
-            before = disk.calls["fdatasync"]
-            await Appends(log).event(new_value())
-            assert disk.calls["fdatasync"] == before
-            await Appends(log).event(new_value())
-            await until(lambda: disk.calls["fdatasync"] > before)
-
-    run(scenario)
+async def test_what_is_written_is_flushed_within_its_time(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    settings = replace(WRITTEN, flush_ms=1)
+    async with open_log(files, settings=settings) as log:
+        await Appends(log).event(b"0")
+        before = disk.calls["fdatasync"]
+        await until(lambda: disk.calls["fdatasync"] > before)
 
 
-def test_a_topic_that_becomes_synced_flushes_before_its_next_acknowledgement(
+async def test_what_is_written_is_flushed_when_it_is_so_much(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    settings = replace(WRITTEN, flush_ms=3_600_000, flush_bytes=100_000)
+    async with open_log(files, settings=settings) as log:
+        await Appends(log).event(b"0")
+        before = disk.calls["fdatasync"]
+        await Appends(log).event(new_value())
+        assert disk.calls["fdatasync"] == before
+        await Appends(log).event(new_value())
+        await until(lambda: disk.calls["fdatasync"] > before)
+
+
+async def test_a_topic_that_becomes_synced_flushes_before_its_next_acknowledgement(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
     settings = replace(WRITTEN, flush_ms=3_600_000)
 
-    async def scenario() -> None:
-        async with open_log(files, settings=settings, is_killed=True) as log:
-            await Appends(log).event(new_value(LARGE_GROUP_BYTES))
-            await Appends(log).event(b"0")
-            before = disk.calls["fdatasync"]
-            log.settings = SYNCED
-            await Appends(log).event(b"1")
-            assert disk.calls["fdatasync"] == before + 2  # of the journal, and of the segment
-            await Appends(log).event(b"2")
-            (*_, batch) = await log.read(3, 1)
-            assert batch.header.high_watermark == 3
-
-    run(scenario)
+    async with open_log(files, settings=settings, is_killed=True) as log:
+        await Appends(log).event(new_value(LARGE_GROUP_BYTES))
+        await Appends(log).event(b"0")
+        before = disk.calls["fdatasync"]
+        log.settings = SYNCED
+        await Appends(log).event(b"1")
+        assert disk.calls["fdatasync"] == before + 2  # of the journal, and of the segment
+        await Appends(log).event(b"2")
+        (*_, batch) = await log.read(3, 1)
+        assert batch.header.high_watermark == 3
 
 
-def test_a_flush_that_fails_is_tried_again(
+async def test_a_flush_that_fails_is_tried_again(
     files: LogFiles, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tailrace_broker.storage.log.flusher.RETRY_SECONDS", 0.0)
     settings = replace(WRITTEN, flush_ms=3_600_000)
 
-    async def scenario() -> None:
-        async with open_engine_on(files, settings=settings) as engine:
-            (log,) = engine.logs
-            await Appends(log).event(b"0")
-            disk.fail("fdatasync")
-            disk.fail("fdatasync", skipped=1)
-            assert await engine.resources.flusher.flush_all() is False
-            before = disk.calls["fdatasync"]
-            log.settings = SYNCED
-            assert await Appends(log).event(b"1") == 1
-            assert disk.calls["fdatasync"] >= before + 1
-            await Appends(log).event(b"2")
-            (*_, batch) = await log.read(2, 1)
-            assert batch.header.high_watermark == 2
-
-    run(scenario)
+    async with open_engine_on(files, settings=settings) as engine:
+        (log,) = engine.logs
+        await Appends(log).event(b"0")
+        disk.fail("fdatasync")
+        disk.fail("fdatasync", skipped=1)
+        assert await engine.resources.flusher.flush_all() is False
+        before = disk.calls["fdatasync"]
+        log.settings = SYNCED
+        assert await Appends(log).event(b"1") == 1
+        assert disk.calls["fdatasync"] >= before + 1
+        await Appends(log).event(b"2")
+        (*_, batch) = await log.read(2, 1)
+        assert batch.header.high_watermark == 2
 
 
-def test_a_segment_that_was_removed_does_not_stop_the_flushes(files: LogFiles) -> None:
+async def test_a_segment_that_was_removed_does_not_stop_the_flushes(files: LogFiles) -> None:
     settings = replace(WRITTEN, flush_ms=3_600_000)
 
-    async def scenario() -> None:
-        async with open_engine_on(files, settings=settings, segment_bytes=4096) as engine:
-            (log,) = engine.logs
-            for _ in range(3):
-                await Appends(log).event(new_value(LARGE_GROUP_BYTES))
-            await log.trim(2)
-            assert not files.segment(0).exists()
-            assert await engine.resources.flusher.flush_all() is True
-
-    run(scenario)
+    async with open_engine_on(files, settings=settings, segment_bytes=4096) as engine:
+        (log,) = engine.logs
+        for _ in range(3):
+            await Appends(log).event(new_value(LARGE_GROUP_BYTES))
+        await log.trim(2)
+        assert not files.segment(0).exists()
+        assert await engine.resources.flusher.flush_all() is True
 
 
-def test_all_that_wait_for_a_flush_learn_of_it(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files, settings=WRITTEN) as engine:
-            await Appends(engine.logs[0]).event(b"0")
-            flusher = engine.resources.flusher
-            assert await asyncio.gather(*(flusher.flush_all() for _ in range(3))) == [True] * 3
-
-    run(scenario)
+async def test_all_that_wait_for_a_flush_learn_of_it(files: LogFiles) -> None:
+    async with open_engine_on(files, settings=WRITTEN) as engine:
+        await Appends(engine.logs[0]).event(b"0")
+        flusher = engine.resources.flusher
+        assert await asyncio.gather(*(flusher.flush_all() for _ in range(3))) == [True] * 3

@@ -69,115 +69,99 @@ def stored_by_parent(sequence: int) -> ParentWindows:
     return ParentWindows([AncestorWindows(PARENT, [0], [ProducerState(ID, NO_SEQUENCE, 0, rows)])])
 
 
-def test_appends_wait_in_their_order_until_the_parents_are_known(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_log(files) as log:
-            parents = Parents(log)
-            parents.event(b"0")
-            parents.event(b"again", 7)
-            parents.batch(b"1")
-            parents.event(b"2", 8)
-            await asyncio.sleep(0)
-            assert (parents.answers, parents.asked) == ([], 1)
+async def test_appends_wait_in_their_order_until_the_parents_are_known(files: LogFiles) -> None:
+    async with open_log(files) as log:
+        parents = Parents(log)
+        parents.event(b"0")
+        parents.event(b"again", 7)
+        parents.batch(b"1")
+        parents.event(b"2", 8)
+        await asyncio.sleep(0)
+        assert (parents.answers, parents.asked) == ([], 1)
 
-            parents.say(stored_by_parent(7))
-            answers = await parents.count(4)
-            assert Appended(100, is_duplicate=True, partition=PARENT) in answers
-            assert await values_in(log) == [b"0", b"1", b"2"]
-            parents.event(b"again", 7)
-            assert (await parents.count(5))[-1] == answers[answers.index(answers[-1])]
-            assert parents.asked == 1
-
-    asyncio.run(scenario())
+        parents.say(stored_by_parent(7))
+        answers = await parents.count(4)
+        assert Appended(100, is_duplicate=True, partition=PARENT) in answers
+        assert await values_in(log) == [b"0", b"1", b"2"]
+        parents.event(b"again", 7)
+        assert (await parents.count(5))[-1] == answers[answers.index(answers[-1])]
+        assert parents.asked == 1
 
 
-def test_parents_that_are_lost_for_good_keep_no_producer_away_for_ever(
+async def test_parents_that_are_lost_for_good_keep_no_producer_away_for_ever(
     files: LogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inheritance, "FORGOTTEN_SECONDS", 0)
 
-    async def scenario() -> None:
-        async with open_log(files) as log:
-            parents = Parents(log)
-            parents.say(NoLeaderError("their only disk is lost"))
-            parents.event(b"named", 8)
-            assert await parents.count(1) == [Appended(0)]
-            assert (parents.asked, parents.is_asking) == (1, False)
-
-    asyncio.run(scenario())
+    async with open_log(files) as log:
+        parents = Parents(log)
+        parents.say(NoLeaderError("their only disk is lost"))
+        parents.event(b"named", 8)
+        assert await parents.count(1) == [Appended(0)]
+        assert (parents.asked, parents.is_asking) == (1, False)
 
 
-def test_while_nobody_answers_only_producers_are_refused(
+async def test_while_nobody_answers_only_producers_are_refused(
     files: LogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inheritance, "RETRY_SECONDS", 0)
 
-    async def scenario() -> None:
-        async with open_log(files) as log:
-            parents = Parents(log)
-            parents.event(b"0")
-            parents.event(b"named", 8)
-            parents.say(NoLeaderError("nobody is there"))
-            refused, stored = sorted(await parents.count(2), key=lambda each: len(each))
-            assert isinstance(stored, Appended)
-            assert not isinstance(refused, Appended)
-            assert isinstance(refused.error, NotReadyError)
-
-            parents.say(NoLeaderError("still"))
-            await until(lambda: parents.asked == 3)
-            parents.event(b"named", 8)
-            (*_, refused) = await parents.count(3)
-            assert not isinstance(refused, Appended)
-            parents.say(ParentWindows())
-            await until(lambda: not parents.is_asking)
-            parents.event(b"named", 8)
-            (*_, stored) = await parents.count(4)
-            assert stored == Appended(1)
-            assert await values_in(log) == [b"0", b"named"]
-
-    asyncio.run(scenario())
-
-
-def test_what_waits_is_answered_when_the_role_ends(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_log(files) as log:
-            parents = Parents(log)
-            parents.event(b"0")
-            log.role.change(None)
-            (refused,) = await parents.count(1)
-            assert not isinstance(refused, Appended)
-            assert isinstance(refused.error, NoLeaderError)
-            parents.say(ParentWindows())
-
-    asyncio.run(scenario())
-
-
-def test_what_waits_is_stored_before_the_log_closes_but_for_producers(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_log(files) as log:
-            parents = Parents(log)
-            parents.event(b"0")
-            parents.event(b"named", 8)
+    async with open_log(files) as log:
+        parents = Parents(log)
+        parents.event(b"0")
+        parents.event(b"named", 8)
+        parents.say(NoLeaderError("nobody is there"))
         refused, stored = sorted(await parents.count(2), key=lambda each: len(each))
         assert isinstance(stored, Appended)
         assert not isinstance(refused, Appended)
+        assert isinstance(refused.error, NotReadyError)
+
+        parents.say(NoLeaderError("still"))
+        await until(lambda: parents.asked == 3)
+        parents.event(b"named", 8)
+        (*_, refused) = await parents.count(3)
+        assert not isinstance(refused, Appended)
         parents.say(ParentWindows())
-        await asyncio.gather(*parents._tasks)
+        await until(lambda: not parents.is_asking)
+        parents.event(b"named", 8)
+        (*_, stored) = await parents.count(4)
+        assert stored == Appended(1)
+        assert await values_in(log) == [b"0", b"named"]
 
-    asyncio.run(scenario())
+
+async def test_what_waits_is_answered_when_the_role_ends(files: LogFiles) -> None:
+    async with open_log(files) as log:
+        parents = Parents(log)
+        parents.event(b"0")
+        log.role.change(None)
+        (refused,) = await parents.count(1)
+        assert not isinstance(refused, Appended)
+        assert isinstance(refused.error, NoLeaderError)
+        parents.say(ParentWindows())
 
 
-def test_what_waits_for_a_log_that_goes_away_is_refused(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_log(files) as log:
-            parents = Parents(log)
-            parents.event(b"0")
-            log.give_up(NotReadyError("it goes away"))
-            (refused,) = await parents.count(1)
-            assert not isinstance(refused, Appended)
-            parents.say(ParentWindows())
+async def test_what_waits_is_stored_before_the_log_closes_but_for_producers(
+    files: LogFiles,
+) -> None:
+    async with open_log(files) as log:
+        parents = Parents(log)
+        parents.event(b"0")
+        parents.event(b"named", 8)
+    refused, stored = sorted(await parents.count(2), key=lambda each: len(each))
+    assert isinstance(stored, Appended)
+    assert not isinstance(refused, Appended)
+    parents.say(ParentWindows())
+    await asyncio.gather(*parents._tasks)
 
-    asyncio.run(scenario())
+
+async def test_what_waits_for_a_log_that_goes_away_is_refused(files: LogFiles) -> None:
+    async with open_log(files) as log:
+        parents = Parents(log)
+        parents.event(b"0")
+        log.give_up(NotReadyError("it goes away"))
+        (refused,) = await parents.count(1)
+        assert not isinstance(refused, Appended)
+        parents.say(ParentWindows())
 
 
 @pytest.fixture

@@ -57,70 +57,61 @@ def read_on_disk(log: PartitionLog, count: int) -> "list[asyncio.Task[Any]]":
     return [asyncio.create_task(log.read_written(0, MEBIBYTE)) for _ in range(count)]
 
 
-def test_writes_of_producers_begin_while_old_segments_are_read_for_followers(
+async def test_writes_of_producers_begin_while_old_segments_are_read_for_followers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(LogFiles(tmp_path), partitions=range(2), cache_bytes=0) as engine:
-            old, new = engine.logs
-            assert engine.resources.io.count == THREADS
-            await append_large(old)
-            reads = HeldReads(monkeypatch)
-            reading = read_on_disk(old, 5)
-            await reads.have_begun(THREADS - 1)
-            assert await append_large(new) == 0
-            assert not any(task.done() for task in reading)
-            reads.may_end.set()
-            await asyncio.gather(*reading)
-
-    asyncio.run(scenario())
+    async with open_engine_on(LogFiles(tmp_path), partitions=range(2), cache_bytes=0) as engine:
+        old, new = engine.logs
+        assert engine.resources.io.count == THREADS
+        await append_large(old)
+        reads = HeldReads(monkeypatch)
+        reading = read_on_disk(old, 5)
+        await reads.have_begun(THREADS - 1)
+        assert await append_large(new) == 0
+        assert not any(task.done() for task in reading)
+        reads.may_end.set()
+        await asyncio.gather(*reading)
 
 
-def test_without_shares_they_wait_for_all_of_these_reads(
+async def test_without_shares_they_wait_for_all_of_these_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutation of the test before."""
 
-    async def scenario() -> None:
-        async with open_engine_on(LogFiles(tmp_path), partitions=range(2), cache_bytes=0) as engine:
-            old, new = engine.logs
-            resources = engine.resources
-            all_threads = Reading(resources.pool.catch_up, resources.io)
-            object.__setattr__(resources, "catch_up", all_threads)
-            await append_large(old)
-            reads = HeldReads(monkeypatch)
-            reading = read_on_disk(old, 5)
-            await reads.have_begun(THREADS)
-            writing = append_large(new)
-            await asyncio.sleep(0)
-            assert not writing.done()
-            reads.may_end.set()
-            await asyncio.gather(*reading, writing)
-
-    asyncio.run(scenario())
+    async with open_engine_on(LogFiles(tmp_path), partitions=range(2), cache_bytes=0) as engine:
+        old, new = engine.logs
+        resources = engine.resources
+        all_threads = Reading(resources.pool.catch_up, resources.io)
+        object.__setattr__(resources, "catch_up", all_threads)
+        await append_large(old)
+        reads = HeldReads(monkeypatch)
+        reading = read_on_disk(old, 5)
+        await reads.have_begun(THREADS)
+        writing = append_large(new)
+        await asyncio.sleep(0)
+        assert not writing.done()
+        reads.may_end.set()
+        await asyncio.gather(*reading, writing)
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_a_write_of_a_producer_does_not_wait_for_all_that_a_follower_was_sent(
+async def test_a_write_of_a_producer_does_not_wait_for_all_that_a_follower_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
 ) -> None:
     """Without shares it does."""
     disk = FaultyDisk(monkeypatch)
 
-    async def scenario() -> None:
-        async with follow(LogFiles(tmp_path), partitions=range(LOGS)) as engine:
-            resources = engine.resources
-            if not is_shared:
-                object.__setattr__(resources, "receiving", resources.io)
-            batch = stored_batch([os.urandom(100_000)], 0)
-            disk.hold_writes()
-            disk.calls.clear()
-            received = [Follower(log).begin_append(of_log(batch, log)) for log in engine.logs]
-            await disk.wait_for_held_write()
-            own = asyncio.create_task(resources.io.run(lambda: disk.calls["pwritev"]))
-            await asyncio.sleep(0)
-            disk.let_writes_go_on()
-            assert (await own <= 2 * THREADS) == is_shared
-            await asyncio.gather(*received)  # type: ignore[arg-type]
-
-    asyncio.run(scenario())
+    async with follow(LogFiles(tmp_path), partitions=range(LOGS)) as engine:
+        resources = engine.resources
+        if not is_shared:
+            object.__setattr__(resources, "receiving", resources.io)
+        batch = stored_batch([os.urandom(100_000)], 0)
+        disk.hold_writes()
+        disk.calls.clear()
+        received = [Follower(log).begin_append(of_log(batch, log)) for log in engine.logs]
+        await disk.wait_for_held_write()
+        own = asyncio.create_task(resources.io.run(lambda: disk.calls["pwritev"]))
+        await asyncio.sleep(0)
+        disk.let_writes_go_on()
+        assert (await own <= 2 * THREADS) == is_shared
+        await asyncio.gather(*received)  # type: ignore[arg-type]

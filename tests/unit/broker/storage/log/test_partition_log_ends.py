@@ -5,7 +5,6 @@ import errno
 import gc
 import tracemalloc
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -51,16 +50,6 @@ Scenario = Callable[[], Coroutine[None, None, None]]
 LONG_MS = 60_000
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
-
-
 def run(scenario: Scenario) -> None:
     asyncio.run(scenario())
 
@@ -68,66 +57,57 @@ def run(scenario: Scenario) -> None:
 # --- linger ---------------------------------------------------------------------------------------
 
 
-def test_events_wait_for_others_for_their_time(files: LogFiles) -> None:
+async def test_events_wait_for_others_for_their_time(files: LogFiles) -> None:
     counters = Counters()
 
-    async def scenario() -> None:
-        settings = replace(SYNCED, linger_ms=1)
-        async with open_log(files, settings=settings, counters=counters) as log:
-            appends = Appends(log)
-            appends.event(b"0")
-            await asyncio.sleep(0)
-            appends.event(b"1")
-            assert await appends.outcomes() == [0, 1]
-            await Appends(log).event(b"2")  # the next one waits again
-            assert [each.header.record_count for each in await log.read(0, MEBIBYTE)] == [2, 1]
-
-    run(scenario)
+    settings = replace(SYNCED, linger_ms=1)
+    async with open_log(files, settings=settings, counters=counters) as log:
+        appends = Appends(log)
+        appends.event(b"0")
+        await asyncio.sleep(0)
+        appends.event(b"1")
+        assert await appends.outcomes() == [0, 1]
+        await Appends(log).event(b"2")  # the next one waits again
+        assert [each.header.record_count for each in await log.read(0, MEBIBYTE)] == [2, 1]
     assert counters.journal_writes == 2
 
 
 @pytest.mark.parametrize("end", ["so many bytes", "a batch", "a close", "a large event"])
-def test_events_wait_no_longer(files: LogFiles, end: str) -> None:
+async def test_events_wait_no_longer(files: LogFiles, end: str) -> None:
     """Each of them ends a linger of a minute."""
 
-    async def scenario() -> None:
-        settings = replace(SYNCED, linger_ms=LONG_MS, linger_bytes=100)
-        async with open_log(files, settings=settings) as log:
-            appends = Appends(log)
-            first = appends.event(b"0")
+    settings = replace(SYNCED, linger_ms=LONG_MS, linger_bytes=100)
+    async with open_log(files, settings=settings) as log:
+        appends = Appends(log)
+        first = appends.event(b"0")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert log.high_watermark == 0
+        if end == "so many bytes":
+            appends.event(bytes(50))
             await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert log.high_watermark == 0
-            if end == "so many bytes":
-                appends.event(bytes(50))
-                await asyncio.sleep(0)
-                assert not first.done()
-                appends.event(bytes(50))
-            elif end == "a batch":
-                appends.batch([b"1"])
-            elif end == "a large event":
-                appends.event(bytes(MEBIBYTE))
-            else:
-                await log.close()
-            outcomes = await appends.outcomes()
-            assert outcomes == list(range(len(outcomes)))
-
-    run(scenario)
-
-
-def test_without_a_bound_of_bytes_only_time_ends_a_linger(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_log(files, settings=replace(SYNCED, linger_ms=LONG_MS)) as log:
-            appends = Appends(log)
+            assert not first.done()
+            appends.event(bytes(50))
+        elif end == "a batch":
+            appends.batch([b"1"])
+        elif end == "a large event":
             appends.event(bytes(MEBIBYTE))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert log.high_watermark == 0
-            log.settings = SYNCED  # as altered: the next event takes it along
-            appends.event(b"1")
-            assert await appends.outcomes() == [0, 1]
+        else:
+            await log.close()
+        outcomes = await appends.outcomes()
+        assert outcomes == list(range(len(outcomes)))
 
-    run(scenario)
+
+async def test_without_a_bound_of_bytes_only_time_ends_a_linger(files: LogFiles) -> None:
+    async with open_log(files, settings=replace(SYNCED, linger_ms=LONG_MS)) as log:
+        appends = Appends(log)
+        appends.event(bytes(MEBIBYTE))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert log.high_watermark == 0
+        log.settings = SYNCED  # as altered: the next event takes it along
+        appends.event(b"1")
+        assert await appends.outcomes() == [0, 1]
 
 
 # --- trim -----------------------------------------------------------------------------------------
@@ -141,96 +121,81 @@ async def fill(log: PartitionLog, count: int = 6) -> None:
             await log.spilled()
 
 
-def test_a_log_begins_at_any_offset_and_whole_segments_below_it_are_removed(
+async def test_a_log_begins_at_any_offset_and_whole_segments_below_it_are_removed(
     files: LogFiles,
 ) -> None:
-    async def scenario() -> None:
-        async with open_log(files, segment_bytes=2 * BLOCK_BYTES, cache_bytes=0) as log:
-            await fill(log)
-            for wanted, first_segment in ((0, 0), (1, 0), (2, 2), (3, 2), (2, 2), (5, 5)):
-                await log.trim(wanted)
-                assert log.log_start == max(wanted, log.log_start)
-                bases = [state.base_offset for state in log.segments]
-                assert bases == list(range(first_segment, 6, 2))
-            assert await values_in(log) == [b"5"]
-            with pytest.raises(OffsetOutOfRangeError) as refused:
-                await log.read(4, 1)
-            assert refused.value.members == {"logStart": 5, "highWatermark": 6}
-            assert await Appends(log).event(b"6") == 6
-        async with open_log(files) as log:
-            assert (log.log_start, await values_in(log)) == (5, [b"5", b"6"])
-            with pytest.raises(OffsetOutOfRangeError):
-                await log.read(4, 1)
-
-    run(scenario)
+    async with open_log(files, segment_bytes=2 * BLOCK_BYTES, cache_bytes=0) as log:
+        await fill(log)
+        for wanted, first_segment in ((0, 0), (1, 0), (2, 2), (3, 2), (2, 2), (5, 5)):
+            await log.trim(wanted)
+            assert log.log_start == max(wanted, log.log_start)
+            bases = [state.base_offset for state in log.segments]
+            assert bases == list(range(first_segment, 6, 2))
+        assert await values_in(log) == [b"5"]
+        with pytest.raises(OffsetOutOfRangeError) as refused:
+            await log.read(4, 1)
+        assert refused.value.members == {"logStart": 5, "highWatermark": 6}
+        assert await Appends(log).event(b"6") == 6
+    async with open_log(files) as log:
+        assert (log.log_start, await values_in(log)) == (5, [b"5", b"6"])
+        with pytest.raises(OffsetOutOfRangeError):
+            await log.read(4, 1)
     assert not {"00000000000000000000.log", "00000000000000000002.idx"} & {*files.contents()}
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_log_begins_inside_of_a_batch(files: LogFiles, is_killed: bool) -> None:
+async def test_a_log_begins_inside_of_a_batch(files: LogFiles, is_killed: bool) -> None:
     """Its batch is answered as a whole: who asks for an offset passes over what is below."""
 
-    async def scenario() -> None:
+    async with open_log(files, is_killed=is_killed) as log:
+        await Appends(log).batch([b"0", b"1", b"2"])  # pending: it is spilled before
+        await log.trim(1)
+    for _ in range(2):
         async with open_log(files, is_killed=is_killed) as log:
-            await Appends(log).batch([b"0", b"1", b"2"])  # pending: it is spilled before
-            await log.trim(1)
-        for _ in range(2):
-            async with open_log(files, is_killed=is_killed) as log:
-                assert (log.log_start, log.high_watermark) == (1, 3)
-                (batch,) = await log.read(1, 1)
-                assert batch.header.base_offset == 0
-                with pytest.raises(OffsetOutOfRangeError):
-                    await log.read(0, 1)
-
-    run(scenario)
+            assert (log.log_start, log.high_watermark) == (1, 3)
+            (batch,) = await log.read(1, 1)
+            assert batch.header.base_offset == 0
+            with pytest.raises(OffsetOutOfRangeError):
+                await log.read(0, 1)
 
 
-def test_a_log_start_never_falls(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_log(files, segment_bytes=2 * BLOCK_BYTES) as log:
-            await fill(log)
-            await log.trim(3)
-            stored = files.contents()["log-start.json"]
-            for lower in (0, 2, 3):
-                await log.trim(lower)
-                assert (log.log_start, files.contents()["log-start.json"]) == (3, stored)
-
-    run(scenario)
+async def test_a_log_start_never_falls(files: LogFiles) -> None:
+    async with open_log(files, segment_bytes=2 * BLOCK_BYTES) as log:
+        await fill(log)
+        await log.trim(3)
+        stored = files.contents()["log-start.json"]
+        for lower in (0, 2, 3):
+            await log.trim(lower)
+            assert (log.log_start, files.contents()["log-start.json"]) == (3, stored)
 
 
-def test_epochs_begin_at_the_log_start_now_and_after_a_restart(files: LogFiles) -> None:
-    async def scenario() -> None:
-        for epoch in (1, 2, 3):
-            files.epoch = epoch
-            async with open_log(files) as log:
-                await Appends(log).batch([b"0", b"1"])
-                if epoch == 3:
-                    await log.trim(3)
-                    assert log.end_of_epoch(1) == EpochEnd(None, 3)
+async def test_epochs_begin_at_the_log_start_now_and_after_a_restart(files: LogFiles) -> None:
+    for epoch in (1, 2, 3):
+        files.epoch = epoch
         async with open_log(files) as log:
-            assert log.end_of_epoch(1) == EpochEnd(None, 3)
-            assert log.end_of_epoch(2) == EpochEnd(2, 4)
-
-    run(scenario)
+            await Appends(log).batch([b"0", b"1"])
+            if epoch == 3:
+                await log.trim(3)
+                assert log.end_of_epoch(1) == EpochEnd(None, 3)
+    async with open_log(files) as log:
+        assert log.end_of_epoch(1) == EpochEnd(None, 3)
+        assert log.end_of_epoch(2) == EpochEnd(2, 4)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_log_can_lose_all_that_it_has(files: LogFiles, is_killed: bool) -> None:
+async def test_a_log_can_lose_all_that_it_has(files: LogFiles, is_killed: bool) -> None:
     """What is pending goes to its segment before."""
 
-    async def scenario() -> None:
-        for number in range(3):
-            async with open_log(files, is_killed=is_killed) as log:
-                assert (log.log_start, log.high_watermark) == (2 * number, 2 * number)
-                assert await Appends(log).batch([b"0", b"1"]) == 2 * number
-                (batch,) = await log.read(2 * number, 1)
-                assert batch.header.previous_epoch == (1 if number else 0)
-                assert batch.header.append_time_us > 0
-                await log.trim(log.high_watermark)
-                assert (log.size_bytes, log.pending_bytes) == (0, 0)
-                assert await log.read(log.high_watermark, 1) == []
-
-    run(scenario)
+    for number in range(3):
+        async with open_log(files, is_killed=is_killed) as log:
+            assert (log.log_start, log.high_watermark) == (2 * number, 2 * number)
+            assert await Appends(log).batch([b"0", b"1"]) == 2 * number
+            (batch,) = await log.read(2 * number, 1)
+            assert batch.header.previous_epoch == (1 if number else 0)
+            assert batch.header.append_time_us > 0
+            await log.trim(log.high_watermark)
+            assert (log.size_bytes, log.pending_bytes) == (0, 0)
+            assert await log.read(log.high_watermark, 1) == []
     assert [*files.contents()] == ["log-start.json"]
 
 
@@ -241,7 +206,7 @@ TRIM_CALLS = ["ftruncate", "open", "fsync", "replace", "unlink", "pwritev"]
 @pytest.mark.parametrize("is_killed", [False, True], ids=["goes on", "restarts"])
 @pytest.mark.parametrize("skipped", range(4))
 @pytest.mark.parametrize("call", TRIM_CALLS)
-def test_a_trim_that_fails_anywhere_is_made_good_by_the_next(
+async def test_a_trim_that_fails_anywhere_is_made_good_by_the_next(
     files: LogFiles, disk: FaultyDisk, call: str, skipped: int, is_killed: bool
 ) -> None:
     async def trim_and_check(log: PartitionLog) -> None:
@@ -249,73 +214,64 @@ def test_a_trim_that_fails_anywhere_is_made_good_by_the_next(
         assert await values_in(log) == []
         assert await Appends(log).event(b"6") == 6
 
-    async def scenario() -> None:
-        async with open_log(
-            files, segment_bytes=2 * BLOCK_BYTES, cache_bytes=0, is_killed=is_killed
-        ) as log:
-            await fill(log)
-            disk.fail(call, skipped=skipped)
-            try:
-                await log.trim(6)
-            except TailraceError as error:
-                assert isinstance(error, StorageFailedError)  # noqa: PT017  it need not fail
-            disk.forget_faults()
-            kept = [b"%d" % number for number in range(log.log_start, 6)]
-            assert await values_in(log) == kept
-            if not is_killed:
-                await trim_and_check(log)
-        if is_killed:
-            async with open_log(files, segment_bytes=2 * BLOCK_BYTES, cache_bytes=0) as log:
-                assert await values_in(log) == [b"%d" % each for each in range(log.log_start, 6)]
-                await trim_and_check(log)
-
-    run(scenario)
+    async with open_log(
+        files, segment_bytes=2 * BLOCK_BYTES, cache_bytes=0, is_killed=is_killed
+    ) as log:
+        await fill(log)
+        disk.fail(call, skipped=skipped)
+        try:
+            await log.trim(6)
+        except TailraceError as error:
+            assert isinstance(error, StorageFailedError)  # noqa: PT017  it need not fail
+        disk.forget_faults()
+        kept = [b"%d" % number for number in range(log.log_start, 6)]
+        assert await values_in(log) == kept
+        if not is_killed:
+            await trim_and_check(log)
+    if is_killed:
+        async with open_log(files, segment_bytes=2 * BLOCK_BYTES, cache_bytes=0) as log:
+            assert await values_in(log) == [b"%d" % each for each in range(log.log_start, 6)]
+            await trim_and_check(log)
     files.recover()  # a start removes what could not be removed
     assert [name for name in files.contents() if name.endswith(".log")] == [f"{6:020d}.log"]
 
 
-def test_a_read_of_what_is_trimmed_meanwhile_learns_where_the_log_starts(
+async def test_a_read_of_what_is_trimmed_meanwhile_learns_where_the_log_starts(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with open_log(files, segment_bytes=2 * BLOCK_BYTES, cache_bytes=0) as log:
-            await fill(log)
-            reading = asyncio.create_task(log.read(0, 1))
-            await asyncio.sleep(0)
-            await log.trim(4)
-            # The read came to its file before, or not: it never serves anything else.
-            (outcome,) = await asyncio.gather(reading, return_exceptions=True)
-            if isinstance(outcome, BaseException):
-                assert isinstance(outcome, OffsetOutOfRangeError)
-            else:
-                assert records_of(outcome)[0].value == b"0"
-            log.segments.insert(0, SegmentState(0, 2, position=BLOCK_BYTES))  # as it saw them
-            with pytest.raises(OffsetOutOfRangeError):
-                await log._read_from_disk(0, 1, 2, log._resources.reading)
-            del log.segments[0]
-
-    run(scenario)
+    async with open_log(files, segment_bytes=2 * BLOCK_BYTES, cache_bytes=0) as log:
+        await fill(log)
+        reading = asyncio.create_task(log.read(0, 1))
+        await asyncio.sleep(0)
+        await log.trim(4)
+        # The read came to its file before, or not: it never serves anything else.
+        (outcome,) = await asyncio.gather(reading, return_exceptions=True)
+        if isinstance(outcome, BaseException):
+            assert isinstance(outcome, OffsetOutOfRangeError)
+        else:
+            assert records_of(outcome)[0].value == b"0"
+        log.segments.insert(0, SegmentState(0, 2, position=BLOCK_BYTES))  # as it saw them
+        with pytest.raises(OffsetOutOfRangeError):
+            await log._read_from_disk(0, 1, 2, log._resources.reading)
+        del log.segments[0]
 
 
-def test_a_find_by_time_in_what_is_trimmed_meanwhile_goes_on_behind_it(
+async def test_a_find_by_time_in_what_is_trimmed_meanwhile_goes_on_behind_it(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with open_log(files, segment_bytes=BLOCK_BYTES, cache_bytes=0) as log:
-            for value in (b"0", b"1", b"2"):
-                await Appends(log).event(value)
-                await log.spilled()
-            stale = log.segments[0]
-            await log.trim(1)
-            log.segments.insert(0, stale)  # as the find saw it when it began
-            assert await log.find_timestamp(TIME_US) == 1
-            del log.segments[0]
+    async with open_log(files, segment_bytes=BLOCK_BYTES, cache_bytes=0) as log:
+        for value in (b"0", b"1", b"2"):
+            await Appends(log).event(value)
+            await log.spilled()
+        stale = log.segments[0]
+        await log.trim(1)
+        log.segments.insert(0, stale)  # as the find saw it when it began
+        assert await log.find_timestamp(TIME_US) == 1
+        del log.segments[0]
 
-            disk.fail("preadv")
-            with pytest.raises(ReadFailedError):
-                await log.find_timestamp(TIME_US)
-
-    run(scenario)
+        disk.fail("preadv")
+        with pytest.raises(ReadFailedError):
+            await log.find_timestamp(TIME_US)
 
 
 TIMES = [5, 9, 1, 2, 9, 3]
@@ -324,93 +280,80 @@ TIMES = [5, 9, 1, 2, 9, 3]
 @pytest.mark.parametrize("batch_records", [1, 3, 6])
 @pytest.mark.parametrize("is_spilled", [False, True])
 @pytest.mark.parametrize("cache_bytes", [0, MEBIBYTE])
-def test_a_find_by_time_finds_nothing_below_the_log_start(
+async def test_a_find_by_time_finds_nothing_below_the_log_start(
     files: LogFiles, batch_records: int, is_spilled: bool, cache_bytes: int
 ) -> None:
     events = [Event(b"%d" % number, timestamp_us=time) for number, time in enumerate(TIMES)]
 
-    async def scenario() -> None:
-        async with open_log(files, cache_bytes=cache_bytes) as log:
-            for first in range(0, len(events), batch_records):
-                await Appends(log).records(events[first : first + batch_records])
-            if is_spilled:
-                await log.spilled()
-            for log_start in range(len(TIMES) + 1):
-                if log_start < len(TIMES):
-                    await log.trim(log_start)
-                else:  # at the end it begins with an empty segment
-                    await log.trim(log.high_watermark)
-                for time in range(11):
-                    later = (at for at in range(log_start, len(TIMES)) if TIMES[at] >= time)
-                    assert await log.find_timestamp(time) == next(later, None)
-
-    run(scenario)
+    async with open_log(files, cache_bytes=cache_bytes) as log:
+        for first in range(0, len(events), batch_records):
+            await Appends(log).records(events[first : first + batch_records])
+        if is_spilled:
+            await log.spilled()
+        for log_start in range(len(TIMES) + 1):
+            if log_start < len(TIMES):
+                await log.trim(log_start)
+            else:  # at the end it begins with an empty segment
+                await log.trim(log.high_watermark)
+            for time in range(11):
+                later = (at for at in range(log_start, len(TIMES)) if TIMES[at] >= time)
+                assert await log.find_timestamp(time) == next(later, None)
 
 
 # --- close ----------------------------------------------------------------------------------------
 
 
-def test_a_close_on_a_full_disk_leaves_the_tail_in_the_journal(
+async def test_a_close_on_a_full_disk_leaves_the_tail_in_the_journal(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        for number in range(3):
-            async with open_log(files) as log:
-                assert await values_in(log) == [b"%d" % each for each in range(number)]
-                await Appends(log).event(b"%d" % number)
-                disk.fail("open", errno.ENOSPC)
-                await log.close()
-                assert log.pending_bytes > 0
-                disk.fail("open", errno.ENOSPC)
-
-    run(scenario)
+    for number in range(3):
+        async with open_log(files) as log:
+            assert await values_in(log) == [b"%d" % each for each in range(number)]
+            await Appends(log).event(b"%d" % number)
+            disk.fail("open", errno.ENOSPC)
+            await log.close()
+            assert log.pending_bytes > 0
+            disk.fail("open", errno.ENOSPC)
     disk.forget_faults()
     assert len(files.recover_all().pending) == 3
 
 
-def test_a_log_that_goes_away_lets_the_journal_forget_it(files: LogFiles, disk: FaultyDisk) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            (log,) = engine.logs
-            await Appends(log).event(b"0")
-            log.give_up(TopicNotFoundError("deleted"))
-            disk.fail("open")
-            await log.close()
-            assert log.pending_bytes == 0
-            assert not any(file.pending for file in engine.replayed.files)
+async def test_a_log_that_goes_away_lets_the_journal_forget_it(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async with open_engine_on(files) as engine:
+        (log,) = engine.logs
+        await Appends(log).event(b"0")
+        log.give_up(TopicNotFoundError("deleted"))
+        disk.fail("open")
+        await log.close()
+        assert log.pending_bytes == 0
+        assert not any(file.pending for file in engine.replayed.files)
 
-    run(scenario)
 
-
-def test_a_spill_that_fails_is_made_by_a_later_one(files: LogFiles, disk: FaultyDisk) -> None:
+async def test_a_spill_that_fails_is_made_by_a_later_one(files: LogFiles, disk: FaultyDisk) -> None:
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_log(files, counters=counters) as log:
-            for call in ("open", "fsync", "pwritev"):
-                await Appends(log).event(b"1")
-                disk.fail(call, errno.ENOSPC)
-                assert isinstance(await log.spilled(), DiskFullError)
-                assert log.pending_bytes > 0
-            assert await log.spilled() is None
-            assert (log.pending_bytes, counters.log_write_errors, counters.log_writes) == (0, 3, 1)
-
-    run(scenario)
+    async with open_log(files, counters=counters) as log:
+        for call in ("open", "fsync", "pwritev"):
+            await Appends(log).event(b"1")
+            disk.fail(call, errno.ENOSPC)
+            assert isinstance(await log.spilled(), DiskFullError)
+            assert log.pending_bytes > 0
+        assert await log.spilled() is None
+        assert (log.pending_bytes, counters.log_write_errors, counters.log_writes) == (0, 3, 1)
     assert files.values() == [b"1"] * 3
 
 
-def test_a_tail_that_has_grown_is_spilled(files: LogFiles) -> None:
+async def test_a_tail_that_has_grown_is_spilled(files: LogFiles) -> None:
     counters = Counters()
     value = Random(0).randbytes(50_000)  # it does not get smaller by compression
 
-    async def scenario() -> None:
-        async with open_log(files, journal_file_bytes=MEBIBYTE, counters=counters) as log:
-            while not counters.log_writes:
-                await Appends(log).records([Event(value, key=None)])
-                await Appends(log).event(b"1")
-            assert log.size_bytes - log.pending_bytes >= SPILL_BYTES
-
-    run(scenario)
+    async with open_log(files, journal_file_bytes=MEBIBYTE, counters=counters) as log:
+        while not counters.log_writes:
+            await Appends(log).records([Event(value, key=None)])
+            await Appends(log).event(b"1")
+        assert log.size_bytes - log.pending_bytes >= SPILL_BYTES
 
 
 # --- recovery with the journal --------------------------------------------------------------------
@@ -540,23 +483,20 @@ def read_id(stored: bytes) -> int:
 
 
 @pytest.mark.timeout(20)
-def test_2000_idle_logs_take_little_memory_and_no_file(files: LogFiles) -> None:
+async def test_2000_idle_logs_take_little_memory_and_no_file(files: LogFiles) -> None:
     count = 2000
 
-    async def scenario() -> None:
-        async with open_engine_on(files, partitions=()) as engine:
-            places = [files.place_of(number) for number in range(count)]
-            gc.collect()
-            tracemalloc.start()
-            logs = [
-                PartitionLog(place, [SegmentState(0, 0)], engine.resources, SYNCED, engine.role)
-                for place in places
-            ]
-            used_bytes, _ = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            assert len(logs) == count
-            assert used_bytes / count < 2048
-            assert len(engine.resources.files) == 0
-
-    run(scenario)
+    async with open_engine_on(files, partitions=()) as engine:
+        places = [files.place_of(number) for number in range(count)]
+        gc.collect()
+        tracemalloc.start()
+        logs = [
+            PartitionLog(place, [SegmentState(0, 0)], engine.resources, SYNCED, engine.role)
+            for place in places
+        ]
+        used_bytes, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(logs) == count
+        assert used_bytes / count < 2048
+        assert len(engine.resources.files) == 0
     assert not (files.directory / "topic").exists()

@@ -1,11 +1,7 @@
 """A log whose requests name their producers: stored once, over failures and restarts."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
-from pathlib import Path
 from random import Random
-from typing import Any, ParamSpec
 
 import pytest
 
@@ -16,8 +12,6 @@ from tailrace_broker.model.errors import StorageFailedError, TailraceError, Topi
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.storage.batches import TIME_US, Event, body_of, columns_of
 from tests.support.storage.storage import MEBIBYTE, FaultyDisk, LogFiles, open_engine_on, open_log
-
-P = ParamSpec("P")
 
 WIDE = Random(0).randbytes(MEBIBYTE)
 
@@ -53,22 +47,6 @@ class Requests:
         return [await self.reported.get() for _ in range(count)]
 
 
-def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test on an event loop of its own."""
-
-    @wraps(test)
-    def run(*args: P.args, **options: P.kwargs) -> None:
-        asyncio.run(test(*args, **options))
-
-    return run
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
-
-
-@in_loop
 async def test_a_batch_says_which_records_are_whose(files: LogFiles) -> None:
     async with open_log(files) as log:
         requests = Requests(log)
@@ -90,7 +68,6 @@ async def test_a_batch_says_which_records_are_whose(files: LogFiles) -> None:
     ]
 
 
-@in_loop
 async def test_a_retry_is_not_appended_while_or_after_the_original_is(files: LogFiles) -> None:
     async with open_log(files) as log:
         requests = Requests(log)
@@ -107,7 +84,6 @@ async def test_a_retry_is_not_appended_while_or_after_the_original_is(files: Log
         assert log.high_watermark == 3
 
 
-@in_loop
 async def test_after_a_failed_write_the_retry_is_new(
     files: LogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +101,6 @@ async def test_after_a_failed_write_the_retry_is_new(
         assert await requests.outcomes(1) == [(1, False)]
 
 
-@in_loop
 async def test_a_log_that_is_going_away_stores_and_remembers_nothing(files: LogFiles) -> None:
     async with open_log(files) as log:
         requests = Requests(log)
@@ -141,7 +116,6 @@ async def test_a_log_that_is_going_away_stores_and_remembers_nothing(files: LogF
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-@in_loop
 async def test_retries_are_known_after_a_restart(files: LogFiles, is_killed: bool) -> None:
     """Those in finished segments, in the last one, and in the journal."""
     async with open_engine_on(files, segment_bytes=MEBIBYTE, is_killed=is_killed) as engine:
@@ -158,7 +132,6 @@ async def test_retries_are_known_after_a_restart(files: LogFiles, is_killed: boo
     assert sorted(reported, key=str) == [(n, n < 5) for n in range(6)]
 
 
-@in_loop
 async def test_a_finished_segment_and_a_clean_stop_leave_a_checkpoint(files: LogFiles) -> None:
     path = files.place.directory / "producers"
     async with open_log(files, segment_bytes=MEBIBYTE) as log:
@@ -176,7 +149,6 @@ async def test_a_finished_segment_and_a_clean_stop_leave_a_checkpoint(files: Log
     assert [len(each.rows) for each in (*at_seal.producers, *at_stop.producers)] == [2 * 28, 3 * 28]
 
 
-@in_loop
 async def test_a_trim_leaves_what_producers_sent(files: LogFiles) -> None:
     async with open_engine_on(files, is_killed=True) as engine:
         [log] = engine.logs

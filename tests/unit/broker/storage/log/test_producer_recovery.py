@@ -85,11 +85,6 @@ class Log:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
-@pytest.fixture
 def log(tmp_path: Path) -> Log:
     """Three segments of two records each."""
     log = Log(tmp_path)

@@ -2,9 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -32,20 +30,6 @@ from tests.support.storage.storage import (
 )
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(scenario())
-
-
 def elsewhere(topic: str, partition: int) -> NotLeaderError:
     return NotLeaderError("ask another broker", topic=topic, partition=partition)
 
@@ -55,216 +39,182 @@ async def outcome(append: "asyncio.Future[int]") -> object:
     return found
 
 
-def test_a_deposed_leader_answers_all_appends_in_the_same_turn(
+async def test_a_deposed_leader_answers_all_appends_in_the_same_turn(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            [log] = engine.logs
-            await Appends(log).event(b"0")
-            disk.hold_writes()
-            flying = append_large(log)
-            await disk.wait_for_held_write()
-            waiting = Appends(log).event(b"waits")
-            engine.role.change(None, elsewhere)
-            late = Appends(log).event(b"late")
-            assert all(append.done() for append in (flying, waiting, late))
-            errors = [append.exception() for append in (flying, waiting, late)]
-            assert [
-                isinstance(error, NotLeaderError) and error.write_attempted for error in errors
-            ] == [True, False, False]
-            assert all(isinstance(error, NotLeaderError) for error in errors)
-            with pytest.raises(NotLeaderError, match="ask another broker"):
-                log.check_served()
-            disk.let_writes_go_on()
-            await log.drained()
-            assert log.log_end == 2  # what was in flight is stored all the same
-
-    run(scenario)
+    async with open_engine_on(files) as engine:
+        [log] = engine.logs
+        await Appends(log).event(b"0")
+        disk.hold_writes()
+        flying = append_large(log)
+        await disk.wait_for_held_write()
+        waiting = Appends(log).event(b"waits")
+        engine.role.change(None, elsewhere)
+        late = Appends(log).event(b"late")
+        assert all(append.done() for append in (flying, waiting, late))
+        errors = [append.exception() for append in (flying, waiting, late)]
+        assert [
+            isinstance(error, NotLeaderError) and error.write_attempted for error in errors
+        ] == [True, False, False]
+        assert all(isinstance(error, NotLeaderError) for error in errors)
+        with pytest.raises(NotLeaderError, match="ask another broker"):
+            log.check_served()
+        disk.let_writes_go_on()
+        await log.drained()
+        assert log.log_end == 2  # what was in flight is stored all the same
 
 
-def test_a_log_stays_open_over_roles_and_goes_on_in_a_later_epoch(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            [log] = engine.logs
-            await Appends(log).event(b"0")
-            engine.role.change(None, elsewhere)
-            engine.role.change(4)
-            await Appends(log).event(b"1")
-            engine.role.change(5)
-            await Appends(log).event(b"2")
-            assert [batch.header.epoch for batch in await read_all(log)] == [1, 4, 5]
-            assert await values_in(log) == [b"0", b"1", b"2"]
-
-    run(scenario)
+async def test_a_log_stays_open_over_roles_and_goes_on_in_a_later_epoch(files: LogFiles) -> None:
+    async with open_engine_on(files) as engine:
+        [log] = engine.logs
+        await Appends(log).event(b"0")
+        engine.role.change(None, elsewhere)
+        engine.role.change(4)
+        await Appends(log).event(b"1")
+        engine.role.change(5)
+        await Appends(log).event(b"2")
+        assert [batch.header.epoch for batch in await read_all(log)] == [1, 4, 5]
+        assert await values_in(log) == [b"0", b"1", b"2"]
 
 
-def test_what_waits_for_a_write_goes_on_in_the_next_epoch_of_this_leader(
+async def test_what_waits_for_a_write_goes_on_in_the_next_epoch_of_this_leader(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            [log] = engine.logs
-            disk.hold_writes()
-            flying = append_large(log)
-            await disk.wait_for_held_write()
-            waiting = Appends(log).event(b"waits")
-            engine.role.change(2)
-            disk.let_writes_go_on()
-            ended = await outcome(flying)
-            assert isinstance(ended, NoLeaderError)
-            assert ended.write_attempted
-            assert await waiting == 1
-            assert [batch.header.epoch for batch in await read_all(log)] == [1, 2]
-
-    run(scenario)
+    async with open_engine_on(files) as engine:
+        [log] = engine.logs
+        disk.hold_writes()
+        flying = append_large(log)
+        await disk.wait_for_held_write()
+        waiting = Appends(log).event(b"waits")
+        engine.role.change(2)
+        disk.let_writes_go_on()
+        ended = await outcome(flying)
+        assert isinstance(ended, NoLeaderError)
+        assert ended.write_attempted
+        assert await waiting == 1
+        assert [batch.header.epoch for batch in await read_all(log)] == [1, 2]
 
 
-def test_a_role_that_ends_before_the_journal_asks_writes_nothing(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            [log] = engine.logs
-            small, large = Appends(log).event(b"0"), append_large(log)
-            engine.role.change(None, elsewhere)
-            assert isinstance(small.exception(), NotLeaderError)
-            assert isinstance(large.exception(), NotLeaderError)
-            await log.drained()
-            assert log.log_end == 0
-
-    run(scenario)
+async def test_a_role_that_ends_before_the_journal_asks_writes_nothing(files: LogFiles) -> None:
+    async with open_engine_on(files) as engine:
+        [log] = engine.logs
+        small, large = Appends(log).event(b"0"), append_large(log)
+        engine.role.change(None, elsewhere)
+        assert isinstance(small.exception(), NotLeaderError)
+        assert isinstance(large.exception(), NotLeaderError)
+        await log.drained()
+        assert log.log_end == 0
 
 
-def test_appends_that_are_held_wait_for_the_end_of_the_epoch(
+async def test_appends_that_are_held_wait_for_the_end_of_the_epoch(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            [log] = engine.logs
-            disk.hold_writes()
-            flying = append_large(log)
-            await disk.wait_for_held_write()
-            waiting = Appends(log).event(b"waits")
-            engine.role.hold()
-            disk.let_writes_go_on()
-            assert await flying == 0
-            assert not waiting.done()
-            assert log.log_end == 1
+    async with open_engine_on(files) as engine:
+        [log] = engine.logs
+        disk.hold_writes()
+        flying = append_large(log)
+        await disk.wait_for_held_write()
+        waiting = Appends(log).event(b"waits")
+        engine.role.hold()
+        disk.let_writes_go_on()
+        assert await flying == 0
+        assert not waiting.done()
+        assert log.log_end == 1
 
-            engine.role.change(2)
-            assert await waiting == 1
-            engine.role.hold()
-            comes = Appends(log).event(b"comes")
-            engine.role.change(None, elsewhere)
-            error = comes.exception()
-            assert isinstance(error, NotLeaderError)
-            assert not error.write_attempted
-
-    run(scenario)
+        engine.role.change(2)
+        assert await waiting == 1
+        engine.role.hold()
+        comes = Appends(log).event(b"comes")
+        engine.role.change(None, elsewhere)
+        error = comes.exception()
+        assert isinstance(error, NotLeaderError)
+        assert not error.write_attempted
 
 
-def test_a_log_that_had_no_append_before_they_were_held_waits_as_well(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            [log] = engine.logs
-            engine.role.hold()
-            waiting = Appends(log).event(b"waits")
+async def test_a_log_that_had_no_append_before_they_were_held_waits_as_well(
+    files: LogFiles,
+) -> None:
+    async with open_engine_on(files) as engine:
+        [log] = engine.logs
+        engine.role.hold()
+        waiting = Appends(log).event(b"waits")
+        await asyncio.sleep(0)
+        assert not log.is_writing
+        assert not waiting.done()
+        engine.role.change(None, elsewhere)
+        assert isinstance(waiting.exception(), NotLeaderError)
+
+
+async def test_who_waits_for_a_record_is_woken(files: LogFiles) -> None:
+    async with open_engine_on(files) as engine:
+        [log] = engine.logs
+        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+            tasks.create_task(log.wait_beyond(0))
             await asyncio.sleep(0)
-            assert not log.is_writing
-            assert not waiting.done()
             engine.role.change(None, elsewhere)
-            assert isinstance(waiting.exception(), NotLeaderError)
-
-    run(scenario)
 
 
-def test_who_waits_for_a_record_is_woken(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            [log] = engine.logs
-            async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
-                tasks.create_task(log.wait_beyond(0))
-                await asyncio.sleep(0)
-                engine.role.change(None, elsewhere)
-
-    run(scenario)
+async def test_a_range_that_is_sealed_takes_no_appends_and_is_read(files: LogFiles) -> None:
+    async with open_engine_on(files) as engine:
+        [log] = engine.logs
+        await Appends(log).event(b"0")
+        engine.role.change(None)
+        assert isinstance(await outcome(Appends(log).event(b"1")), NoLeaderError)
+        assert log.is_served
+        assert await values_in(log) == [b"0"]
 
 
-def test_a_range_that_is_sealed_takes_no_appends_and_is_read(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            [log] = engine.logs
-            await Appends(log).event(b"0")
-            engine.role.change(None)
-            assert isinstance(await outcome(Appends(log).event(b"1")), NoLeaderError)
-            assert log.is_served
-            assert await values_in(log) == [b"0"]
-
-    run(scenario)
+async def test_a_log_that_is_closed_hears_of_no_role(files: LogFiles) -> None:
+    async with open_engine_on(files, partitions=range(2)) as engine:
+        first, second = engine.logs
+        await first.close()
+        engine.role.change(None, elsewhere)
+        assert list(engine.role._logs) == [second]
 
 
-def test_a_log_that_is_closed_hears_of_no_role(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files, partitions=range(2)) as engine:
-            first, second = engine.logs
-            await first.close()
-            engine.role.change(None, elsewhere)
-            assert list(engine.role._logs) == [second]
-
-    run(scenario)
-
-
-def test_a_new_leader_knows_its_end_once_that_is_committed(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with follow(files) as engine:
-            [log] = engine.logs
-            follower = Follower(log)
-            await follower.write(stored_batch([b"0", b"1"], 0))
-            log.commit(1)
-            engine.role.change(2, commits_alone=False)
-            assert (log.knows_end, log.high_watermark) == (False, 1)
-            with pytest.raises(NoLeaderError, match="does not know yet how much is committed"):
-                await log.check_end()
-            log.commit(2)
+async def test_a_new_leader_knows_its_end_once_that_is_committed(files: LogFiles) -> None:
+    async with follow(files) as engine:
+        [log] = engine.logs
+        follower = Follower(log)
+        await follower.write(stored_batch([b"0", b"1"], 0))
+        log.commit(1)
+        engine.role.change(2, commits_alone=False)
+        assert (log.knows_end, log.high_watermark) == (False, 1)
+        with pytest.raises(NoLeaderError, match="does not know yet how much is committed"):
             await log.check_end()
-            written = asyncio.Event()
-            log.on_own_write(lambda event: written.set() if isinstance(event, Written) else None)
-            append = append_large(log)
-            await written.wait()
-            assert (log.knows_end, log.high_watermark, log.log_end) == (True, 2, 3)
-            log.commit(3)
-            assert await append == 2
-
-    run(scenario)
-
-
-def test_the_only_copy_always_knows_its_end(files: LogFiles, disk: FaultyDisk) -> None:
-    async def scenario() -> None:
-        async with open_engine_on(files) as engine:
-            [log] = engine.logs
-            disk.hold_writes()
-            append_large(log)
-            await disk.wait_for_held_write()
-            engine.role.change(4)
-            await log.check_end()
-            disk.let_writes_go_on()
-
-    run(scenario)
+        log.commit(2)
+        await log.check_end()
+        written = asyncio.Event()
+        log.on_own_write(lambda event: written.set() if isinstance(event, Written) else None)
+        append = append_large(log)
+        await written.wait()
+        assert (log.knows_end, log.high_watermark, log.log_end) == (True, 2, 3)
+        log.commit(3)
+        assert await append == 2
 
 
-def test_a_leader_that_may_be_none_any_more_does_not_know_its_end(files: LogFiles) -> None:
+async def test_the_only_copy_always_knows_its_end(files: LogFiles, disk: FaultyDisk) -> None:
+    async with open_engine_on(files) as engine:
+        [log] = engine.logs
+        disk.hold_writes()
+        append_large(log)
+        await disk.wait_for_held_write()
+        engine.role.change(4)
+        await log.check_end()
+        disk.let_writes_go_on()
+
+
+async def test_a_leader_that_may_be_none_any_more_does_not_know_its_end(files: LogFiles) -> None:
     async def is_led() -> bool:
         return False
 
-    async def scenario() -> None:
-        role = RangeRole(1, commits_alone=False, on_given_up=lambda epoch: None, prove=is_led)
-        async with open_engine_on(files, role=role) as engine:
-            [log] = engine.logs
-            with pytest.raises(NoLeaderError, match="is not sure that it leads still"):
-                await log.check_end()
-            engine.role.change(2, commits_alone=True)
+    role = RangeRole(1, commits_alone=False, on_given_up=lambda epoch: None, prove=is_led)
+    async with open_engine_on(files, role=role) as engine:
+        [log] = engine.logs
+        with pytest.raises(NoLeaderError, match="is not sure that it leads still"):
             await log.check_end()
-
-    run(scenario)
+        engine.role.change(2, commits_alone=True)
+        await log.check_end()
 
 
 class ShortLog:
@@ -299,22 +249,19 @@ def test_logs_are_flushed_once_when_a_step_begins() -> None:
     assert role.is_in_step
 
 
-def test_a_written_log_is_flushed_at_once_while_a_step_is_open(files: LogFiles) -> None:
+async def test_a_written_log_is_flushed_at_once_while_a_step_is_open(files: LogFiles) -> None:
     settings = TopicSettings(partitions_per_range=1, durability="written", flush_ms=3_600_000)
 
-    async def scenario() -> None:
-        async with open_engine_on(files, settings=settings) as engine:
-            [log] = engine.logs
-            await Appends(log).event(b"before")
-            assert log.durable_end == 0
-            engine.role.take_step(is_open=True)
-            await until(lambda: log.durable_end == 1)
+    async with open_engine_on(files, settings=settings) as engine:
+        [log] = engine.logs
+        await Appends(log).event(b"before")
+        assert log.durable_end == 0
+        engine.role.take_step(is_open=True)
+        await until(lambda: log.durable_end == 1)
 
-            await Appends(log).event(b"after")
+        await Appends(log).event(b"after")
 
-            await until(lambda: log.durable_end == 2)
-
-    run(scenario)
+        await until(lambda: log.durable_end == 2)
 
 
 def test_a_topic_says_how_many_replicas_must_be_in_sync() -> None:

@@ -35,11 +35,6 @@ GOLDEN = Path(__file__).parents[4] / "golden" / "formats"
 GARBAGE = random.Random(5).randbytes(3 * BLOCK_BYTES)
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
-
-
 def written(files: LogFiles, *writes: list[list[bytes]]) -> list[bytes]:
     """Append the writes to a new segment; the bytes of each."""
     writer = files.writer()

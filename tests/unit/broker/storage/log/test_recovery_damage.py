@@ -31,11 +31,6 @@ from tests.support.storage.storage import MEBIBYTE, LogFiles, append, records_of
 NOISE = random.Random(7)
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
-
-
 def written(files: LogFiles, *writes: list[list[bytes]]) -> bytes:
     """Append the writes to a new segment; its bytes."""
     writer = files.writer()

@@ -1,10 +1,7 @@
 """What a log's tail does when settings change, disks fail, and writes overtake each other."""
 
-import asyncio
 import errno
 import os
-from collections.abc import Callable, Coroutine
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -36,147 +33,115 @@ NOISE = Random(3)
 WRITTEN = TopicSettings(partitions_per_range=1, durability="written", flush_ms=3_600_000)
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
-def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(scenario())
-
-
-def test_a_linger_that_is_altered_away_is_over(files: LogFiles, disk: FaultyDisk) -> None:
+async def test_a_linger_that_is_altered_away_is_over(files: LogFiles, disk: FaultyDisk) -> None:
     """Its timer must not start a second write beside the first."""
 
-    async def scenario() -> None:
-        async with open_log(files, settings=LINGERS) as log:
-            first = Appends(log).event(b"0")
-            log.settings = SYNCED
-            disk.hold_writes()
-            large = append_large(log)
-            await disk.wait_for_held_write()
-            small = Appends(log).event(b"1")
-            log._tail._step(LINGER_OVER)  # as a timer that was late
-            disk.let_writes_go_on()
-            assert [await first, await large, await small] == [0, 1, 2]
-            assert (await values_in(log))[::2] == [b"0", b"1"]
-
-    run(scenario)
+    async with open_log(files, settings=LINGERS) as log:
+        first = Appends(log).event(b"0")
+        log.settings = SYNCED
+        disk.hold_writes()
+        large = append_large(log)
+        await disk.wait_for_held_write()
+        small = Appends(log).event(b"1")
+        log._tail._step(LINGER_OVER)  # as a timer that was late
+        disk.let_writes_go_on()
+        assert [await first, await large, await small] == [0, 1, 2]
+        assert (await values_in(log))[::2] == [b"0", b"1"]
 
 
-def test_a_failed_group_that_could_not_be_cut_is_not_taken_for_a_later_one(
+async def test_a_failed_group_that_could_not_be_cut_is_not_taken_for_a_later_one(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with open_log(files) as log:
-            await Appends(log).event(b"0")
-            await log.spilled()
-            disk.fail("pwritev", kept_bytes=1 << 30)  # it reaches the disk all the same
-            disk.fail("ftruncate")
-            with pytest.raises(StorageFailedError):
-                await append_large(log)
-            assert await Appends(log).event(b"1") == 1
-        async with open_log(files, is_killed=True) as log:
-            assert await values_in(log) == [b"0", b"1"]
-
-    run(scenario)
+    async with open_log(files) as log:
+        await Appends(log).event(b"0")
+        await log.spilled()
+        disk.fail("pwritev", kept_bytes=1 << 30)  # it reaches the disk all the same
+        disk.fail("ftruncate")
+        with pytest.raises(StorageFailedError):
+            await append_large(log)
+        assert await Appends(log).event(b"1") == 1
+    async with open_log(files, is_killed=True) as log:
+        assert await values_in(log) == [b"0", b"1"]
 
 
-def test_a_tail_that_grew_while_the_disk_was_full_comes_in_writes_of_a_bounded_size(
+async def test_a_tail_that_grew_while_the_disk_was_full_comes_in_writes_of_a_bounded_size(
     files: LogFiles, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_tail, "SPILL_BYTES", 1 << 30)
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_log(files, counters=counters) as log:
-            for number in range(9):
-                await Appends(log).event(NOISE.randbytes(30_000) + b"%d" % number)
-            for module in (log_tail, replica_tail, appends):
-                monkeypatch.setattr(module, "GROUP_BYTES_MAX", 100_000)
-            disk.fail("open", errno.ENOSPC)
-            with pytest.raises(DiskFullError):
-                await append_large(log)
-            assert (counters.log_writes, log.high_watermark) == (0, 9)
-            assert await append_large(log) == 9
-            # Three of 90 KB are spilled alone, the last goes with the group.
-            assert (log.pending_bytes, counters.log_writes) == (0, 3)
-            assert [value[-1:] for value in await values_in(log) if value][:9] == [
-                b"%d" % number for number in range(9)
-            ]
-
-    run(scenario)
+    async with open_log(files, counters=counters) as log:
+        for number in range(9):
+            await Appends(log).event(NOISE.randbytes(30_000) + b"%d" % number)
+        for module in (log_tail, replica_tail, appends):
+            monkeypatch.setattr(module, "GROUP_BYTES_MAX", 100_000)
+        disk.fail("open", errno.ENOSPC)
+        with pytest.raises(DiskFullError):
+            await append_large(log)
+        assert (counters.log_writes, log.high_watermark) == (0, 9)
+        assert await append_large(log) == 9
+        # Three of 90 KB are spilled alone, the last goes with the group.
+        assert (log.pending_bytes, counters.log_writes) == (0, 3)
+        assert [value[-1:] for value in await values_in(log) if value][:9] == [
+            b"%d" % number for number in range(9)
+        ]
 
 
-def test_a_tail_is_not_spilled_again_while_it_is_being_spilled(
+async def test_a_tail_is_not_spilled_again_while_it_is_being_spilled(
     files: LogFiles, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counters = Counters()
 
-    async def scenario() -> None:
-        async with open_engine_on(
-            files, counters=counters, uses_kernel_aio=True, journal_file_bytes=1 << 22
-        ) as engine:
-            [log] = engine.logs
-            await Appends(log).event(b"0")  # which begins a round
-            disk.hold_writes()
-            for _ in range(20):
-                await Appends(log).event(NOISE.randbytes(30_000))
-            disk.let_writes_go_on()
-            await until(lambda: log.pending_bytes < replica_tail.SPILL_BYTES)
-            assert counters.log_writes == 2
-
-    run(scenario)
+    async with open_engine_on(
+        files, counters=counters, uses_kernel_aio=True, journal_file_bytes=1 << 22
+    ) as engine:
+        [log] = engine.logs
+        await Appends(log).event(b"0")  # which begins a round
+        disk.hold_writes()
+        for _ in range(20):
+            await Appends(log).event(NOISE.randbytes(30_000))
+        disk.let_writes_go_on()
+        await until(lambda: log.pending_bytes < replica_tail.SPILL_BYTES)
+        assert counters.log_writes == 2
 
 
-def test_what_came_for_a_synced_append_gets_it(files: LogFiles, disk: FaultyDisk) -> None:
+async def test_what_came_for_a_synced_append_gets_it(files: LogFiles, disk: FaultyDisk) -> None:
     """The topic was altered to `written` while it waited."""
 
-    async def scenario() -> None:
-        async with open_log(files) as log:
-            disk.hold_writes()
-            first = Appends(log).event(b"0")
-            await disk.wait_for_held_write()
-            second = Appends(log).event(b"1")
-            log.settings = WRITTEN
-            assert log._tail.is_synced
-            disk.let_writes_go_on()
-            assert [await first, await second] == [0, 1]
-            assert log._tail.replica.durable_end == 2
-            await Appends(log).event(b"2")
-            assert log._tail.replica.durable_end == 2
-
-    run(scenario)
+    async with open_log(files) as log:
+        disk.hold_writes()
+        first = Appends(log).event(b"0")
+        await disk.wait_for_held_write()
+        second = Appends(log).event(b"1")
+        log.settings = WRITTEN
+        assert log._tail.is_synced
+        disk.let_writes_go_on()
+        assert [await first, await second] == [0, 1]
+        assert log._tail.replica.durable_end == 2
+        await Appends(log).event(b"2")
+        assert log._tail.replica.durable_end == 2
 
 
-def test_an_append_that_waits_for_a_flush_that_fails_fails(
+async def test_an_append_that_waits_for_a_flush_that_fails_fails(
     files: LogFiles, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the log all the same, and committed by the flush that works."""
     monkeypatch.setattr(flusher, "RETRY_SECONDS", 0.001)
 
-    async def scenario() -> None:
-        async with open_log(files, settings=WRITTEN, is_killed=True) as log:
-            await Appends(log).event(b"0")
-            log.settings = SYNCED
-            for _ in range(1000):  # the first may come before the append is written
-                disk.fail("fdatasync")
-            with pytest.raises(StorageFailedError) as failed:
-                await Appends(log).event(b"1")
-            disk.forget_faults()
-            assert failed.value.write_attempted
-            await until(lambda: log.high_watermark == 2)  # the next flush takes it along
-            assert await Appends(log).event(b"2") == 2
-
-    run(scenario)
+    async with open_log(files, settings=WRITTEN, is_killed=True) as log:
+        await Appends(log).event(b"0")
+        log.settings = SYNCED
+        for _ in range(1000):  # the first may come before the append is written
+            disk.fail("fdatasync")
+        with pytest.raises(StorageFailedError) as failed:
+            await Appends(log).event(b"1")
+        disk.forget_faults()
+        assert failed.value.write_attempted
+        await until(lambda: log.high_watermark == 2)  # the next flush takes it along
+        assert await Appends(log).event(b"2") == 2
 
 
-def test_a_log_that_cannot_be_written_stops_no_other(
+async def test_a_log_that_cannot_be_written_stops_no_other(
     files: LogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the journal held of it is set aside when the ring needs the space."""
@@ -191,45 +156,35 @@ def test_a_log_that_cannot_be_written_stops_no_other(
 
     monkeypatch.setattr(os, "open", open_or_fail)
 
-    async def scenario() -> None:
-        nonlocal is_mended
-        async with open_engine_on(files, partitions=range(2), is_killed=True) as engine:
-            stuck_log, other = engine.logs
-            await Appends(stuck_log).event(b"0")
-            for number in range(60):  # several rounds of the ring
-                assert await Appends(other).event(NOISE.randbytes(30_000)) == number
-            assert await values_in(stuck_log) == [b"0"]
-            with pytest.raises(StorageFailedError):
-                await Appends(stuck_log).event(b"refused")
-            pending = [log for file in engine.replayed.files for log in file.pending]
-            assert stuck_log._tail not in pending
-            assert (files.place_of(0).directory / RESCUED).exists()
-            is_mended = True
-            with pytest.raises(StorageFailedError):
-                await Appends(stuck_log).event(b"refused, and reported that it is repaired")
-            await until(lambda: not stuck_log.pending_bytes)
-            assert await Appends(stuck_log).event(b"1") == 1
-        async with open_engine_on(files, partitions=range(2)) as engine:
-            assert await values_in(engine.logs[0]) == [b"0", b"1"]
-
-    run(scenario)
+    async with open_engine_on(files, partitions=range(2), is_killed=True) as engine:
+        stuck_log, other = engine.logs
+        await Appends(stuck_log).event(b"0")
+        for number in range(60):  # several rounds of the ring
+            assert await Appends(other).event(NOISE.randbytes(30_000)) == number
+        assert await values_in(stuck_log) == [b"0"]
+        with pytest.raises(StorageFailedError):
+            await Appends(stuck_log).event(b"refused")
+        pending = [log for file in engine.replayed.files for log in file.pending]
+        assert stuck_log._tail not in pending
+        assert (files.place_of(0).directory / RESCUED).exists()
+        is_mended = True
+        with pytest.raises(StorageFailedError):
+            await Appends(stuck_log).event(b"refused, and reported that it is repaired")
+        await until(lambda: not stuck_log.pending_bytes)
+        assert await Appends(stuck_log).event(b"1") == 1
+    async with open_engine_on(files, partitions=range(2)) as engine:
+        assert await values_in(engine.logs[0]) == [b"0", b"1"]
 
 
-def test_a_shorter_linger_is_in_force_at_once(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_log(files, settings=LINGERS) as log:
-            waiting = Appends(log).event(b"0")
-            log.settings = replace(SYNCED, linger_ms=1)
-            assert await waiting == 0
-
-    run(scenario)
+async def test_a_shorter_linger_is_in_force_at_once(files: LogFiles) -> None:
+    async with open_log(files, settings=LINGERS) as log:
+        waiting = Appends(log).event(b"0")
+        log.settings = replace(SYNCED, linger_ms=1)
+        assert await waiting == 0
 
 
-def test_a_shorter_time_to_the_flush_is_in_force_at_once(files: LogFiles) -> None:
-    async def scenario() -> None:
-        async with open_log(files, settings=WRITTEN) as log:
-            await Appends(log).event(b"0")
-            log.settings = replace(WRITTEN, flush_ms=1)
-            await until(lambda: log._tail.replica.durable_end == 1)
-
-    run(scenario)
+async def test_a_shorter_time_to_the_flush_is_in_force_at_once(files: LogFiles) -> None:
+    async with open_log(files, settings=WRITTEN) as log:
+        await Appends(log).event(b"0")
+        log.settings = replace(WRITTEN, flush_ms=1)
+        await until(lambda: log._tail.replica.durable_end == 1)

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -43,15 +43,6 @@ SMALL_LOG_BYTES = 64 * 1024
 BLOCK_BYTES = 4096
 VOTERS = Configuration((DiskId(0, UUID(int=1)),))
 Write = Callable[[Path, bytes], None]
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
-def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(scenario())
 
 
 def block_of(height: int, payload: bytes = b"") -> Block:
@@ -131,14 +122,10 @@ async def started(
         assert bugs == []
 
 
-def restarted(tmp_path: Path) -> Kept:
+async def restarted(tmp_path: Path) -> Kept:
     """What the next process finds."""
-
-    async def load() -> Kept:
-        async with started(tmp_path) as metadata:
-            return metadata.kept
-
-    return asyncio.run(load())
+    async with started(tmp_path) as metadata:
+        return metadata.kept
 
 
 def names(tmp_path: Path) -> set[str]:
@@ -149,216 +136,183 @@ def kept_all(count: int) -> list[tuple[int, None]]:
     return [(number, None) for number in range(1, count + 1)]
 
 
-def test_a_new_directory_belongs_to_no_ring_and_has_its_space(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            assert metadata.kept == Kept()
-            assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES
-
-    run(scenario)
+async def test_a_new_directory_belongs_to_no_ring_and_has_its_space(tmp_path: Path) -> None:
+    async with started(tmp_path) as metadata:
+        assert metadata.kept == Kept()
+        assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES
     for name in METADATA_LOGS:
         assert (tmp_path / "metadata" / name).stat().st_size == SMALL_LOG_BYTES
 
 
-def test_a_full_disk_is_reported_before_anything_is_kept(
+async def test_a_full_disk_is_reported_before_anything_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with full_disk(monkeypatch), pytest.raises(DiskFullError):
-        restarted(tmp_path)
-    assert restarted(tmp_path) == Kept()
+        await restarted(tmp_path)
+    assert await restarted(tmp_path) == Kept()
 
 
-def test_larger_files_take_over_what_smaller_ones_hold(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            metadata.keep(*block(1))
-            await metadata.all_reported()
-        async with started(tmp_path, log_bytes=2 * SMALL_LOG_BYTES) as metadata:
-            assert metadata.kept.blocks == (block_of(1),)
-            metadata.keep(*block(2, b"x" * SMALL_LOG_BYTES))
-            await metadata.all_reported()
-            assert metadata.reported == kept_all(1)
-
-    run(scenario)
-    assert len(restarted(tmp_path).blocks) == 2
+async def test_larger_files_take_over_what_smaller_ones_hold(tmp_path: Path) -> None:
+    async with started(tmp_path) as metadata:
+        metadata.keep(*block(1))
+        await metadata.all_reported()
+    async with started(tmp_path, log_bytes=2 * SMALL_LOG_BYTES) as metadata:
+        assert metadata.kept.blocks == (block_of(1),)
+        metadata.keep(*block(2, b"x" * SMALL_LOG_BYTES))
+        await metadata.all_reported()
+        assert metadata.reported == kept_all(1)
+    assert len((await restarted(tmp_path)).blocks) == 2
 
 
-def test_a_restart_finds_what_was_kept(tmp_path: Path) -> None:
+async def test_a_restart_finds_what_was_kept(tmp_path: Path) -> None:
     (tmp_path / "metadata").mkdir()
     (tmp_path / "metadata" / "other.json").write_text("another's")
 
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            metadata.keep(Term(3, VOTERS.voters[0]), *block(1))
-            await metadata.all_reported()
-            metadata.keep(*block(2, b"x" * 10_000))
-            await metadata.all_reported()
-            assert metadata.reported == kept_all(2)
-
-    run(scenario)
+    async with started(tmp_path) as metadata:
+        metadata.keep(Term(3, VOTERS.voters[0]), *block(1))
+        await metadata.all_reported()
+        metadata.keep(*block(2, b"x" * 10_000))
+        await metadata.all_reported()
+        assert metadata.reported == kept_all(2)
     kept = Kept(
         term=Term(3, VOTERS.voters[0]),
         blocks=(block_of(1), block_of(2, b"x" * 10_000)),
         head=BlockId(1, 2),
     )
-    assert restarted(tmp_path) == restarted(tmp_path) == kept
+    assert await restarted(tmp_path) == await restarted(tmp_path) == kept
     assert names(tmp_path) == {*METADATA_LOGS, "other.json"}
 
 
-def test_what_comes_while_a_write_is_under_way_is_one_write(
+async def test_what_comes_while_a_write_is_under_way_is_one_write(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            disk.hold_writes()
-            before = disk.calls["pwritev"]
-            metadata.keep(*block(1))
-            await disk.wait_for_held_write()
-            for height in range(2, 6):
-                metadata.keep(*block(height))
-            assert metadata.reported == []
-            disk.let_writes_go_on()
-            await metadata.all_reported()
-            assert metadata.reported == kept_all(5)
-            assert disk.calls["pwritev"] == before + 2
-
-    run(scenario)
-    assert restarted(tmp_path).blocks == tuple(map(block_of, range(1, 6)))
+    async with started(tmp_path) as metadata:
+        disk.hold_writes()
+        before = disk.calls["pwritev"]
+        metadata.keep(*block(1))
+        await disk.wait_for_held_write()
+        for height in range(2, 6):
+            metadata.keep(*block(height))
+        assert metadata.reported == []
+        disk.let_writes_go_on()
+        await metadata.all_reported()
+        assert metadata.reported == kept_all(5)
+        assert disk.calls["pwritev"] == before + 2
+    assert (await restarted(tmp_path)).blocks == tuple(map(block_of, range(1, 6)))
 
 
-def test_a_write_takes_a_quarter_of_a_file_at_most(tmp_path: Path, disk: FaultyDisk) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            before = disk.calls["pwritev"]
-            for height in range(1, 7):
-                metadata.keep(*block(height, b"x" * 7000))
-            await metadata.all_reported()
-            # The first at once; then two join one.
-            assert disk.calls["pwritev"] == before + 3
-
-    run(scenario)
-    assert len(restarted(tmp_path).blocks) == 6
+async def test_a_write_takes_a_quarter_of_a_file_at_most(tmp_path: Path, disk: FaultyDisk) -> None:
+    async with started(tmp_path) as metadata:
+        before = disk.calls["pwritev"]
+        for height in range(1, 7):
+            metadata.keep(*block(height, b"x" * 7000))
+        await metadata.all_reported()
+        # The first at once; then two join one.
+        assert disk.calls["pwritev"] == before + 3
+    assert len((await restarted(tmp_path)).blocks) == 6
 
 
-def test_after_a_failed_write_nothing_is_kept_until_a_restart(
+async def test_after_a_failed_write_nothing_is_kept_until_a_restart(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            metadata.keep(*block(1))
-            await metadata.all_reported()
-            disk.fail("pwritev", errno.EIO, kept_bytes=512)
-            disk.hold_writes()
-            metadata.keep(*block(2, b"x" * 1000))
-            await disk.wait_for_held_write()
-            metadata.keep(*block(3))
-            metadata.compact(3, iter([b"state"]), Term(1))
-            metadata.replace(Snapshot(BlockId(1, 9), VOTERS, b"other"), Term(2))
-            disk.let_writes_go_on()
-            await metadata.all_reported()
-            metadata.keep(Term(8))
-            assert len(metadata.reported) == 5  # never at once
-            await metadata.all_reported()
-            assert metadata.reported == [
-                (1, None),
-                *((number, StorageFailedError) for number in range(2, 7)),
-            ]
-            assert metadata.snapshots == []
-
-    run(scenario)
-    assert restarted(tmp_path) == Kept(blocks=(block_of(1),), head=BlockId(1, 1))
+    async with started(tmp_path) as metadata:
+        metadata.keep(*block(1))
+        await metadata.all_reported()
+        disk.fail("pwritev", errno.EIO, kept_bytes=512)
+        disk.hold_writes()
+        metadata.keep(*block(2, b"x" * 1000))
+        await disk.wait_for_held_write()
+        metadata.keep(*block(3))
+        metadata.compact(3, iter([b"state"]), Term(1))
+        metadata.replace(Snapshot(BlockId(1, 9), VOTERS, b"other"), Term(2))
+        disk.let_writes_go_on()
+        await metadata.all_reported()
+        metadata.keep(Term(8))
+        assert len(metadata.reported) == 5  # never at once
+        await metadata.all_reported()
+        assert metadata.reported == [
+            (1, None),
+            *((number, StorageFailedError) for number in range(2, 7)),
+        ]
+        assert metadata.snapshots == []
+    assert await restarted(tmp_path) == Kept(blocks=(block_of(1),), head=BlockId(1, 1))
 
 
-def test_who_asks_again_at_once_after_a_failure_does_not_stop_the_loop(
+async def test_who_asks_again_at_once_after_a_failure_does_not_stop_the_loop(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            errors: list[TailraceError | None] = []
+    async with started(tmp_path) as metadata:
+        errors: list[TailraceError | None] = []
 
-            def ask_again(number: int, error: TailraceError | None) -> None:
-                errors.append(error)
-                if len(errors) < 1000:
-                    metadata.files.keep(number + 1, [Term(1)], ask_again)
+        def ask_again(number: int, error: TailraceError | None) -> None:
+            errors.append(error)
+            if len(errors) < 1000:
+                metadata.files.keep(number + 1, [Term(1)], ask_again)
 
-            disk.fail("pwritev", errno.EIO)
-            metadata.files.keep(1, [Term(1)], ask_again)
-            await until(lambda: len(errors) > 2)
-            assert len(errors) < 1000
-            assert {type(error) for error in errors} == {StorageFailedError}
-            assert "Input/output error; check the disk and restart" in str(errors[-1])
-            await until(lambda: len(errors) == 1000)
-
-    run(scenario)
+        disk.fail("pwritev", errno.EIO)
+        metadata.files.keep(1, [Term(1)], ask_again)
+        await until(lambda: len(errors) > 2)
+        assert len(errors) < 1000
+        assert {type(error) for error in errors} == {StorageFailedError}
+        assert "Input/output error; check the disk and restart" in str(errors[-1])
+        await until(lambda: len(errors) == 1000)
 
 
-def test_a_compaction_leaves_its_snapshot_and_what_came_since(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            for base in (2, 4):
-                metadata.keep(*block(base - 1), *block(base), Commit(BlockId(1, base)))
-                state = iter([b"sta", b"te", b"%d" % base])
-                metadata.compact(base, state, Term(1), Head(BlockId(1, base)))
-                metadata.keep(*block(base + 1))
-                await metadata.compacted(base // 2)
-            await metadata.all_reported()
-            assert metadata.reported == kept_all(6)
-            assert metadata.snapshots[1] == Snapshot(BlockId(1, 4), VOTERS, b"state4")
-            assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES + len(b"state4")
-
-    run(scenario)
+async def test_a_compaction_leaves_its_snapshot_and_what_came_since(tmp_path: Path) -> None:
+    async with started(tmp_path) as metadata:
+        for height in (2, 4):
+            metadata.keep(*block(height - 1), *block(height), Commit(BlockId(1, height)))
+            state = iter([b"sta", b"te", b"%d" % height])
+            metadata.compact(height, state, Term(1), Head(BlockId(1, height)))
+            metadata.keep(*block(height + 1))
+            await metadata.compacted(height // 2)
+        await metadata.all_reported()
+        assert metadata.reported == kept_all(6)
+        assert metadata.snapshots[1] == Snapshot(BlockId(1, 4), VOTERS, b"state4")
+        assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES + len(b"state4")
     assert names(tmp_path) == {*METADATA_LOGS, "1-4.snapshot"}
     snapshot = Snapshot(BlockId(1, 4), VOTERS, b"state4")
     base, head = BlockId(1, 4), BlockId(1, 5)
-    assert restarted(tmp_path) == Kept(Term(1), snapshot, (block_of(5),), head, base)
+    assert await restarted(tmp_path) == Kept(Term(1), snapshot, (block_of(5),), head, base)
 
 
-def test_a_stop_gives_up_a_snapshot_that_is_not_yet_being_written(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            metadata.keep(*block(1))
-            metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
-
-    run(scenario)
+async def test_a_stop_gives_up_a_snapshot_that_is_not_yet_being_written(tmp_path: Path) -> None:
+    async with started(tmp_path) as metadata:
+        metadata.keep(*block(1))
+        metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
     assert names(tmp_path) == set(METADATA_LOGS)
-    assert restarted(tmp_path).blocks == (block_of(1),)
+    assert (await restarted(tmp_path)).blocks == (block_of(1),)
 
 
-def test_a_replacement_is_there_with_what_came_after_it(tmp_path: Path) -> None:
+async def test_a_replacement_is_there_with_what_came_after_it(tmp_path: Path) -> None:
     snapshot = Snapshot(BlockId(1, 5), VOTERS, b"installed")
 
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            metadata.keep(*block(1))
-            metadata.replace(snapshot, Term(4))
-            metadata.keep(*block(6))
-            await metadata.all_reported()
-            assert metadata.reported == kept_all(3)
-            assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES + len(b"installed")
-
-    run(scenario)
+    async with started(tmp_path) as metadata:
+        metadata.keep(*block(1))
+        metadata.replace(snapshot, Term(4))
+        metadata.keep(*block(6))
+        await metadata.all_reported()
+        assert metadata.reported == kept_all(3)
+        assert metadata.files.size_bytes == 2 * SMALL_LOG_BYTES + len(b"installed")
     head = BlockId(1, 6)
-    assert restarted(tmp_path) == Kept(Term(4), snapshot, (block_of(6),), head, snapshot.id)
+    assert await restarted(tmp_path) == Kept(Term(4), snapshot, (block_of(6),), head, snapshot.id)
 
 
-def test_a_replacement_during_a_compaction_wins(tmp_path: Path) -> None:
+async def test_a_replacement_during_a_compaction_wins(tmp_path: Path) -> None:
     snapshot = Snapshot(BlockId(1, 5), VOTERS, b"installed")
 
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            metadata.keep(*block(1))
-            metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
-            metadata.replace(snapshot, Term(4))
-            await metadata.compacted(1)
-            await metadata.all_reported()
-            assert metadata.reported == kept_all(3)
-
-    run(scenario)
+    async with started(tmp_path) as metadata:
+        metadata.keep(*block(1))
+        metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
+        metadata.replace(snapshot, Term(4))
+        await metadata.compacted(1)
+        await metadata.all_reported()
+        assert metadata.reported == kept_all(3)
     assert names(tmp_path) == {*METADATA_LOGS, "1-5.snapshot"}
-    assert restarted(tmp_path).snapshot == snapshot
+    assert (await restarted(tmp_path)).snapshot == snapshot
 
 
-def test_a_snapshot_waits_until_a_full_disk_has_room(
+async def test_a_snapshot_waits_until_a_full_disk_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = 0
@@ -368,48 +322,42 @@ def test_a_snapshot_waits_until_a_full_disk_has_room(
         tries += 1
         write_file_atomically(path, contents)
 
-    async def scenario() -> None:
-        async with started(tmp_path, write_file=write_file) as metadata:
-            with full_disk(monkeypatch):
-                metadata.keep(*block(1))
-                metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
-                metadata.keep(*block(2))
-                await metadata.all_reported()
-                await until(lambda: tries > 2)
-                assert metadata.snapshots == []
-                metadata.replace(Snapshot(BlockId(1, 9), VOTERS, b"installed"), Term(2))
-                metadata.keep(*block(10))
-                await until(lambda: tries > 5)
+    async with started(tmp_path, write_file=write_file) as metadata:
+        with full_disk(monkeypatch):
+            metadata.keep(*block(1))
+            metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
+            metadata.keep(*block(2))
             await metadata.all_reported()
-            assert metadata.reported == kept_all(5)
-
-    run(scenario)
-    kept = restarted(tmp_path)
+            await until(lambda: tries > 2)
+            assert metadata.snapshots == []
+            metadata.replace(Snapshot(BlockId(1, 9), VOTERS, b"installed"), Term(2))
+            metadata.keep(*block(10))
+            await until(lambda: tries > 5)
+        await metadata.all_reported()
+        assert metadata.reported == kept_all(5)
+    kept = await restarted(tmp_path)
     assert (kept.snapshot, kept.blocks) == (
         Snapshot(BlockId(1, 9), VOTERS, b"installed"),
         (block_of(10),),
     )
 
 
-def test_a_full_disk_gives_a_snapshot_a_spare_file(
+async def test_a_full_disk_gives_a_snapshot_a_spare_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spares = SpareFiles(tmp_path)
     spares.fill()
 
-    async def scenario() -> None:
-        async with started(tmp_path, write_file=spares.write) as metadata:
-            with full_disk(monkeypatch):
-                metadata.keep(*block(1))
-                metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
-                await metadata.compacted(1)
-
-    run(scenario)
+    async with started(tmp_path, write_file=spares.write) as metadata:
+        with full_disk(monkeypatch):
+            metadata.keep(*block(1))
+            metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
+            await metadata.compacted(1)
     assert names(tmp_path) == {*METADATA_LOGS, "1-1.snapshot"}
-    assert restarted(tmp_path).snapshot == Snapshot(BlockId(1, 1), VOTERS, b"state")
+    assert (await restarted(tmp_path)).snapshot == Snapshot(BlockId(1, 1), VOTERS, b"state")
 
 
-def test_what_a_disk_had_room_for_of_a_snapshot_is_removed(tmp_path: Path) -> None:
+async def test_what_a_disk_had_room_for_of_a_snapshot_is_removed(tmp_path: Path) -> None:
     is_full = True
 
     def write_file(path: Path, contents: bytes) -> None:
@@ -418,111 +366,92 @@ def test_what_a_disk_had_room_for_of_a_snapshot_is_removed(tmp_path: Path) -> No
             raise DiskFullError("no space")
         write_file_atomically(path, contents)
 
-    async def scenario() -> None:
-        nonlocal is_full
-        async with started(tmp_path, write_file=write_file) as metadata:
-            metadata.replace(Snapshot(BlockId(0, 0), VOTERS, b"initial"), Term(0))
-            await asyncio.to_thread(lambda: None)
-            is_full = False
-            await metadata.all_reported()
-
-    run(scenario)
+    async with started(tmp_path, write_file=write_file) as metadata:
+        metadata.replace(Snapshot(BlockId(0, 0), VOTERS, b"initial"), Term(0))
+        await asyncio.to_thread(lambda: None)
+        is_full = False
+        await metadata.all_reported()
     assert names(tmp_path) == {*METADATA_LOGS, "0-0.snapshot"}
 
 
-def test_a_stop_on_a_full_disk_does_not_wait_for_room(tmp_path: Path) -> None:
+async def test_a_stop_on_a_full_disk_does_not_wait_for_room(tmp_path: Path) -> None:
     tries = Counter[str]()
 
     def write_file(path: Path, contents: bytes) -> None:
         tries[path.name] += 1
         raise DiskFullError("no space")
 
-    async def scenario() -> None:
-        async with started(tmp_path, write_file=write_file) as metadata:
-            metadata.keep(*block(1))
-            metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
-            metadata.replace(Snapshot(BlockId(1, 9), VOTERS, b"installed"), Term(2))
-            metadata.keep(*block(10))
-            await until(lambda: len(tries) == 2 and min(tries.values()) > 1)
-        metadata.keep(*block(11))
-        await metadata.all_reported()
-        failed = [(number, StorageFailedError) for number in (3, 4, 5)]
-        assert metadata.reported == [*kept_all(2), *failed]
-
-    run(scenario)
-    assert restarted(tmp_path).blocks == (block_of(1),)
+    async with started(tmp_path, write_file=write_file) as metadata:
+        metadata.keep(*block(1))
+        metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
+        metadata.replace(Snapshot(BlockId(1, 9), VOTERS, b"installed"), Term(2))
+        metadata.keep(*block(10))
+        await until(lambda: len(tries) == 2 and min(tries.values()) > 1)
+    metadata.keep(*block(11))
+    await metadata.all_reported()
+    failed = [(number, StorageFailedError) for number in (3, 4, 5)]
+    assert metadata.reported == [*kept_all(2), *failed]
+    assert (await restarted(tmp_path)).blocks == (block_of(1),)
 
 
-def test_a_snapshot_that_cannot_be_written_ends_it_all(tmp_path: Path) -> None:
+async def test_a_snapshot_that_cannot_be_written_ends_it_all(tmp_path: Path) -> None:
     def write_file(path: Path, contents: bytes) -> None:
         raise StorageFailedError(f"{path}: Input/output error")
 
-    async def scenario() -> None:
-        async with started(tmp_path, write_file=write_file) as metadata:
-            metadata.keep(*block(1))
+    async with started(tmp_path, write_file=write_file) as metadata:
+        metadata.keep(*block(1))
+        await metadata.all_reported()
+        metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
+        await until(lambda: metadata.files.has_failed)
+        metadata.keep(*block(2))
+        await metadata.all_reported()
+        assert metadata.reported == [*kept_all(2), (3, StorageFailedError)]
+    assert (await restarted(tmp_path)).blocks == (block_of(1),)
+
+
+async def test_a_log_that_is_full_keeps_nothing_more(tmp_path: Path) -> None:
+    async with started(tmp_path) as metadata:
+        for height in range(1, 11):
+            metadata.keep(*block(height, b"x" * 8000))
             await metadata.all_reported()
-            metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
-            await until(lambda: metadata.files.has_failed)
-            metadata.keep(*block(2))
+        assert metadata.reported == [
+            *kept_all(8),
+            *((number, StorageFailedError) for number in (9, 10)),
+        ]
+    assert len((await restarted(tmp_path)).blocks) == 8
+
+
+async def test_a_damaged_log_keeps_the_broker_from_starting(tmp_path: Path) -> None:
+    async with started(tmp_path) as metadata:
+        for height in (1, 2):
+            metadata.keep(*block(height))
             await metadata.all_reported()
-            assert metadata.reported == [*kept_all(2), (3, StorageFailedError)]
-
-    run(scenario)
-    assert restarted(tmp_path).blocks == (block_of(1),)
-
-
-def test_a_log_that_is_full_keeps_nothing_more(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            for height in range(1, 11):
-                metadata.keep(*block(height, b"x" * 8000))
-                await metadata.all_reported()
-            assert metadata.reported == [
-                *kept_all(8),
-                *((number, StorageFailedError) for number in (9, 10)),
-            ]
-
-    run(scenario)
-    assert len(restarted(tmp_path).blocks) == 8
-
-
-def test_a_damaged_log_keeps_the_broker_from_starting(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started(tmp_path) as metadata:
-            for height in (1, 2):
-                metadata.keep(*block(height))
-                await metadata.all_reported()
-
-    run(scenario)
     path = tmp_path / "metadata" / METADATA_LOGS[0]
     stored = bytearray(path.read_bytes())
     stored[BLOCK_BYTES + 60] ^= 1
     path.write_bytes(stored)
     with pytest.raises(CorruptMetadataError, match=r"0\.blocks: what is at 4096 .* move the"):
-        restarted(tmp_path)
+        await restarted(tmp_path)
     path.unlink()
     path.mkdir()
     with pytest.raises(ReadFailedError):
-        restarted(tmp_path)
+        await restarted(tmp_path)
 
 
 @pytest.mark.timeout(120)  # a second, on an idle machine
-def test_a_hundred_thousand_records_take_no_more_than_two_files(tmp_path: Path) -> None:
+async def test_a_hundred_thousand_records_take_no_more_than_two_files(tmp_path: Path) -> None:
     def keep_many(metadata: Metadata, heights: Sequence[int]) -> None:
         for height in heights:
             records = [each for step in range(24) for each in block(height * 24 + step, b"x" * 99)]
             metadata.keep(*records, Commit(BlockId(1, height * 24)))
 
-    async def scenario() -> None:
-        async with started(tmp_path, log_bytes=LOG_BYTES) as metadata:
-            for compaction in range(5):
-                keep_many(metadata, range(compaction * 410, compaction * 410 + 410))
-                await metadata.all_reported()
-                base = compaction * 410 * 24 + 9
-                metadata.compact(base, iter([b"s" * 1000]), Term(1), Head(BlockId(1, base)))
-                await metadata.compacted(compaction + 1)
-            assert metadata.files.size_bytes <= 2 * LOG_BYTES + 2000
-
-    run(scenario)
+    async with started(tmp_path, log_bytes=LOG_BYTES) as metadata:
+        for compaction in range(5):
+            keep_many(metadata, range(compaction * 410, compaction * 410 + 410))
+            await metadata.all_reported()
+            base = compaction * 410 * 24 + 9
+            metadata.compact(base, iter([b"s" * 1000]), Term(1), Head(BlockId(1, base)))
+            await metadata.compacted(compaction + 1)
+        assert metadata.files.size_bytes <= 2 * LOG_BYTES + 2000
     sizes = [path.stat().st_size for path in (tmp_path / "metadata").iterdir()]
     assert sum(sizes) <= 2 * LOG_BYTES + 2000

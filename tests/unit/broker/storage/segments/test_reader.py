@@ -13,11 +13,6 @@ from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tests.support.storage.storage import MEBIBYTE, LogFiles, append, records_of
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
-
-
 def segment_of(
     files: LogFiles, *writes: list[list[bytes]]
 ) -> tuple[SegmentState, list[StoredBatch]]:

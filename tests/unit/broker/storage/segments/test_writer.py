@@ -1,7 +1,6 @@
 import errno
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,16 +13,6 @@ from tests.support.storage.storage import FaultyDisk, LogFiles, SegmentAppends, 
 SMALL = b"small"
 LARGE = os.urandom(64 * 1024)  # does not compress
 ROLLS_AFTER_BYTES = 3 * BLOCK_BYTES
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FaultyDisk:
-    return FaultyDisk(monkeypatch)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> LogFiles:
-    return LogFiles(tmp_path)
 
 
 def written_bytes(files: LogFiles) -> int:
