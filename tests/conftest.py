@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import Phase, settings
 
 from tests.support.broker.fixtures import RunningBroker, start_broker
@@ -75,11 +76,12 @@ def is_measured(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine on an event loop of its own."""
+    """Run a test that is a coroutine on an event loop of its own, which may be that of brokers."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    run = uvloop.run if pyfuncitem.get_closest_marker("uvloop") else asyncio.run
+    run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
 
 

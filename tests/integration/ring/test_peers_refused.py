@@ -26,25 +26,24 @@ from tests.support.http.peers import (
     HOST,
     SECRET,
     Log,
-    Mesh,
     Node,
     assert_closed,
     dial,
     lines_of,
     message_of,
-    run_mesh,
+    open_mesh,
     turn,
     until,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.uvloop]
 
 
 # --- too much ---
 
 
-def test_of_what_waits_for_a_slow_broker_the_newest_is_kept() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_of_what_waits_for_a_slow_broker_the_newest_is_kept() -> None:
+    async with open_mesh() as mesh:
         one, two = await mesh.join(1), await mesh.join(2)
         for number in range(QUEUED_FRAMES_MAX + 50):
             one.peers.send(2, one.message(number))
@@ -52,11 +51,9 @@ def test_of_what_waits_for_a_slow_broker_the_newest_is_kept() -> None:
         assert await two.messages.get() == one.message(50)
         assert one.peers.counters.dropped == 50
 
-    run_mesh(scenario)
 
-
-def test_what_waits_for_a_slow_broker_is_bounded_in_bytes() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_what_waits_for_a_slow_broker_is_bounded_in_bytes() -> None:
+    async with open_mesh() as mesh:
         one, two = await mesh.join(1), await mesh.join(2)
         contents = bytes(QUEUED_BYTES_MAX // 4)
         large = [CommandForwarded(DiskId(1, UUID(int=n)), contents) for n in range(5)]
@@ -66,11 +63,9 @@ def test_what_waits_for_a_slow_broker_is_bounded_in_bytes() -> None:
         assert await two.messages.get() == large[2]
         assert one.peers.counters.dropped == 2
 
-    run_mesh(scenario)
 
-
-def test_a_broker_that_takes_nothing_is_written_to_again_when_it_does() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_a_broker_that_takes_nothing_is_written_to_again_when_it_does() -> None:
+    async with open_mesh() as mesh:
         one = await mesh.join(1)
         taken, ended = asyncio.Event(), asyncio.Event()
 
@@ -104,11 +99,9 @@ def test_a_broker_that_takes_nothing_is_written_to_again_when_it_does() -> None:
         await ended.wait()
         server.close()
 
-    run_mesh(scenario)
 
-
-def test_a_frame_over_the_limit_closes_the_connection_with_one_line() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_a_frame_over_the_limit_closes_the_connection_with_one_line() -> None:
+    async with open_mesh() as mesh:
         one = await mesh.join(1)
         with capture_logs() as logs:
             for _ in range(2):
@@ -122,11 +115,9 @@ def test_a_frame_over_the_limit_closes_the_connection_with_one_line() -> None:
         assert one.peers.counters.bad_frames == 2
         assert one.unreachable.empty()
 
-    run_mesh(scenario)
 
-
-def test_messages_before_a_bad_frame_count_and_none_behind() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_messages_before_a_bad_frame_count_and_none_behind() -> None:
+    async with open_mesh() as mesh:
         one = await mesh.join(1)
         reader, writer = await dial(one, mesh, ordinal=2)
         frames = [encode_frame(message_of(2, number)) for number in range(3)]
@@ -138,11 +129,9 @@ def test_messages_before_a_bad_frame_count_and_none_behind() -> None:
         assert await one.messages.get() == message_of(2, 0)
         assert one.messages.empty()
 
-    run_mesh(scenario)
 
-
-def test_a_broker_speaks_for_itself_only() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_a_broker_speaks_for_itself_only() -> None:
+    async with open_mesh() as mesh:
         one = await mesh.join(1)
         with capture_logs() as logs:
             reader, writer = await dial(one, mesh, ordinal=2)
@@ -154,11 +143,9 @@ def test_a_broker_speaks_for_itself_only() -> None:
         assert line["detail"] == "a message of broker 3 on the connection of broker 2"
         assert one.messages.empty()
 
-    run_mesh(scenario)
 
-
-def test_so_many_strangers_are_heard_at_a_time_and_a_broker_when_one_has_gone() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_so_many_strangers_are_heard_at_a_time_and_a_broker_when_one_has_gone() -> None:
+    async with open_mesh() as mesh:
         one, two = await mesh.join(1), await mesh.join(2)
         with capture_logs() as logs:
             strangers = [
@@ -173,11 +160,9 @@ def test_so_many_strangers_are_heard_at_a_time_and_a_broker_when_one_has_gone() 
         (line,) = lines_of(logs, "peer.refused")
         assert line["reason"] == "crowded"
 
-    run_mesh(scenario)
 
-
-def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_mesh() as mesh:
         await mesh.join(1)
         with capture_logs() as logs:
             reader, writer = await asyncio.open_connection(*mesh.addresses[1])
@@ -188,11 +173,10 @@ def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
         assert line["reason"] == "timeout"
 
     monkeypatch.setattr("tailrace_broker.net.peers.incoming.HANDSHAKE_SECONDS", 0.01)
-    run_mesh(scenario)
 
 
-def test_whose_handshake_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_whose_handshake_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_mesh() as mesh:
         one = await mesh.join(1)
         with socket.create_server((HOST, 0)) as silent:
             mesh.addresses[2] = silent.getsockname()
@@ -205,7 +189,6 @@ def test_whose_handshake_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatc
         assert one.unreachable.empty()
 
     monkeypatch.setattr("tailrace_broker.net.peers.outgoing.HANDSHAKE_SECONDS", 0.01)
-    run_mesh(scenario)
 
 
 # --- who does not belong ---
@@ -223,8 +206,8 @@ async def refused(one: Node, two: Node, count: int = 1) -> list[Log]:
     return lines_of(logs, "peer.refused")
 
 
-def test_a_broker_with_another_secret_is_refused() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_a_broker_with_another_secret_is_refused() -> None:
+    async with open_mesh() as mesh:
         one, two = await mesh.join(1), await mesh.join(2, secret=b"of another ring")
         dialler, acceptor = await refused(one, two, count=2)
 
@@ -232,11 +215,9 @@ def test_a_broker_with_another_secret_is_refused() -> None:
         assert "TAILRACE_RING_SECRET" in dialler["detail"]
         assert (acceptor["address"], acceptor["reason"]) == (HOST, "closed")
 
-    run_mesh(scenario)
 
-
-def test_a_broker_of_another_ring_is_refused_and_both_rings_are_named() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_a_broker_of_another_ring_is_refused_and_both_rings_are_named() -> None:
+    async with open_mesh() as mesh:
         other = UUID(int=8)
         one, two = await mesh.join(1), await mesh.join(2, cluster=other)
         line, _ = await refused(one, two, count=2)
@@ -245,11 +226,9 @@ def test_a_broker_of_another_ring_is_refused_and_both_rings_are_named() -> None:
         assert str(CLUSTER) in line["detail"]
         assert str(other) in line["detail"]
 
-    run_mesh(scenario)
 
-
-def test_another_broker_at_the_address_is_refused() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_another_broker_at_the_address_is_refused() -> None:
+    async with open_mesh() as mesh:
         one, two, three = [await mesh.join(ordinal) for ordinal in (1, 2, 3)]
         mesh.addresses[2] = mesh.addresses[3]
         line = (await refused(one, two))[0]
@@ -257,12 +236,10 @@ def test_another_broker_at_the_address_is_refused() -> None:
         assert "it says that it is broker 3, at the address of broker 2" in line["detail"]
         assert three.messages.empty()
 
-    run_mesh(scenario)
-
 
 @pytest.mark.parametrize("secret", [b"", b"guessed"])
-def test_who_guesses_the_secret_is_refused(secret: bytes) -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_who_guesses_the_secret_is_refused(secret: bytes) -> None:
+    async with open_mesh() as mesh:
         one = await mesh.join(1)
         reader, writer = await asyncio.open_connection(*mesh.addresses[1])
         guessing = Handshake(
@@ -279,11 +256,10 @@ def test_who_guesses_the_secret_is_refused(secret: bytes) -> None:
         assert (line["reason"], line["direction"]) == ("secret", "incoming")
         assert one.messages.empty()
 
-    run_mesh(scenario)
 
+async def test_a_broker_that_answers_frames_is_refused() -> None:
+    async with open_mesh() as mesh:
 
-def test_a_broker_that_answers_frames_is_refused() -> None:
-    async def scenario(mesh: Mesh) -> None:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             handshake = Handshake(
                 Side.ACCEPTOR, PeerIdentity(2, CLUSTER), secret=SECRET, nonce=bytes(NONCE_BYTES)
@@ -309,11 +285,9 @@ def test_a_broker_that_answers_frames_is_refused() -> None:
         (line,) = lines_of(logs, "peer.refused")
         assert line["reason"] == "protocol"
 
-    run_mesh(scenario)
 
-
-def test_who_only_looks_whether_the_port_is_open_is_not_worth_a_line() -> None:
-    async def scenario(mesh: Mesh) -> None:
+async def test_who_only_looks_whether_the_port_is_open_is_not_worth_a_line() -> None:
+    async with open_mesh() as mesh:
         one, two = await mesh.join(1), await mesh.join(2)
         with capture_logs() as logs:
             _, writer = await asyncio.open_connection(*mesh.addresses[1])
@@ -322,5 +296,3 @@ def test_who_only_looks_whether_the_port_is_open_is_not_worth_a_line() -> None:
             await two.reach(one)
 
         assert lines_of(logs, "peer.refused") == []
-
-    run_mesh(scenario)

@@ -17,16 +17,15 @@ from tailrace_broker.model.replication import (
 )
 from tailrace_broker.model.ring_state import Replica
 from tailrace_broker.net.replication.link import QUEUED_BYTES_MAX, WINDOW_BYTES
-from tests.support.http.peers import SECRET, Mesh, lines_of, run_mesh, turn, until
+from tests.support.http.peers import SECRET, lines_of, open_mesh, turn, until
 from tests.support.replication.links import (
     KEY,
     LinkedBroker,
-    LinkedBrokers,
     batches_at,
-    run_linked,
+    linked_brokers,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.uvloop]
 
 MEBIBYTE = 1024 * 1024
 STANDING = Standing(1, 5, 2, Replica(2, 9), (LogStanding(KEY, 0, 10, ()),))
@@ -39,8 +38,8 @@ async def stood(leader: LinkedBroker, follower: LinkedBroker) -> None:
     assert await leader.from_followers.get() == (follower.ordinal, STANDING)
 
 
-def test_messages_and_batches_pass_unchanged_both_ways_in_order() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
+async def test_messages_and_batches_pass_unchanged_both_ways_in_order() -> None:
+    async with linked_brokers() as brokers:
         leader, follower = await brokers.linked_pair()
         await stood(leader, follower)
         payloads = [bytes([number]) * (number * 2_000) for number in range(1, 100)]
@@ -56,11 +55,9 @@ def test_messages_and_batches_pass_unchanged_both_ways_in_order() -> None:
             follower.links.send_leader(1, report)
             assert await leader.from_followers.get() == (2, report)
 
-    run_linked(scenario)
 
-
-def test_two_brokers_follow_each_other_on_a_link_each() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
+async def test_two_brokers_follow_each_other_on_a_link_each() -> None:
+    async with linked_brokers() as brokers:
         one, two = await brokers.linked_pair()
         one.links.follow([2])
         assert await one.changed.get() == 2
@@ -69,11 +66,9 @@ def test_two_brokers_follow_each_other_on_a_link_each() -> None:
         ordinal, _ = await two.from_followers.get()
         assert ordinal == 1
 
-    run_linked(scenario)
 
-
-def test_no_more_batches_are_under_way_than_the_follower_takes() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
+async def test_no_more_batches_are_under_way_than_the_follower_takes() -> None:
+    async with linked_brokers() as brokers:
         leader, follower = await brokers.linked_pair()
         await stood(leader, follower)
         payload = bytes(MEBIBYTE)
@@ -98,11 +93,9 @@ def test_no_more_batches_are_under_way_than_the_follower_takes() -> None:
         messages.remove(HEARTBEAT)
         assert messages == list(map(batches_at, range(count)))
 
-    run_linked(scenario)
 
-
-def test_a_batch_that_is_larger_than_the_window_is_sent_alone() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
+async def test_a_batch_that_is_larger_than_the_window_is_sent_alone() -> None:
+    async with linked_brokers() as brokers:
         leader, follower = await brokers.linked_pair()
         await stood(leader, follower)
         large = bytes(2 * WINDOW_BYTES)
@@ -119,33 +112,31 @@ def test_a_batch_that_is_larger_than_the_window_is_sent_alone() -> None:
         second.link.consumed(len(large))
         assert (await follower.from_leaders.get()).payload == b"y"
 
-    run_linked(scenario)
 
-
-def test_a_follower_that_takes_nothing_loses_its_link_and_dials_again() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
-        leader, follower = await brokers.linked_pair()
-        await stood(leader, follower)
-        payload = bytes(MEBIBYTE)
-        count = (WINDOW_BYTES + QUEUED_BYTES_MAX) // MEBIBYTE + 1
-        for number in range(count):
-            leader.links.send_follower(2, batches_at(number), [payload])
-            await turn()
-        assert [await follower.changed.get() for _ in range(2)] == [1, 1]
-        await stood(leader, follower)
-        while not follower.from_leaders.empty():
-            follower.from_leaders.get_nowait().link.consumed(MEBIBYTE)  # of the link that is gone
-        leader.links.send_follower(2, batches_at(0), [b"x"])
-        assert (await follower.from_leaders.get()).payload == b"x"
-
+async def test_a_follower_that_takes_nothing_loses_its_link_and_dials_again() -> None:
     with capture_logs() as logs:
-        run_linked(scenario)
+        async with linked_brokers() as brokers:
+            leader, follower = await brokers.linked_pair()
+            await stood(leader, follower)
+            payload = bytes(MEBIBYTE)
+            count = (WINDOW_BYTES + QUEUED_BYTES_MAX) // MEBIBYTE + 1
+            for number in range(count):
+                leader.links.send_follower(2, batches_at(number), [payload])
+                await turn()
+            assert [await follower.changed.get() for _ in range(2)] == [1, 1]
+            await stood(leader, follower)
+            while not follower.from_leaders.empty():
+                follower.from_leaders.get_nowait().link.consumed(
+                    MEBIBYTE
+                )  # of the link that is gone
+            leader.links.send_follower(2, batches_at(0), [b"x"])
+            assert (await follower.from_leaders.get()).payload == b"x"
     (line,) = lines_of(logs, "replication.refused")
     assert (line["peer"], line["reason"]) == (2, "slow")
 
 
-def test_who_waits_is_called_when_the_follower_has_taken_what_was_sent_before() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
+async def test_who_waits_is_called_when_the_follower_has_taken_what_was_sent_before() -> None:
+    async with linked_brokers() as brokers:
         leader, follower = await brokers.linked_pair()
         await stood(leader, follower)
         called: list[str] = []
@@ -169,11 +160,9 @@ def test_who_waits_is_called_when_the_follower_has_taken_what_was_sent_before() 
         follower.links.follow(())
         await until(lambda: called[4:] == ["lost"])
 
-    run_linked(scenario)
 
-
-def test_a_leader_that_starts_again_is_linked_again() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
+async def test_a_leader_that_starts_again_is_linked_again() -> None:
+    async with linked_brokers() as brokers:
         leader, follower = await brokers.linked_pair()
         await leader.links.close()
         assert await follower.changed.get() == 1
@@ -184,11 +173,9 @@ def test_a_leader_that_starts_again_is_linked_again() -> None:
         assert await follower.changed.get() == 1
         await stood(again, follower)
 
-    run_linked(scenario)
 
-
-def test_of_a_follower_that_dials_twice_the_last_link_counts() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
+async def test_of_a_follower_that_dials_twice_the_last_link_counts() -> None:
+    async with linked_brokers() as brokers:
         leader, follower = await brokers.linked_pair()
         await stood(leader, follower)
         twin = LinkedBroker(2, brokers.addresses, brokers._tasks.create_task, SECRET)
@@ -200,11 +187,9 @@ def test_of_a_follower_that_dials_twice_the_last_link_counts() -> None:
         follower.links.follow(())
         await twin.links.close()
 
-    run_linked(scenario)
 
-
-def test_a_leader_that_is_followed_no_more_is_not_linked() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
+async def test_a_leader_that_is_followed_no_more_is_not_linked() -> None:
+    async with linked_brokers() as brokers:
         leader, follower = await brokers.linked_pair()
         await stood(leader, follower)
         follower.links.follow(())
@@ -213,67 +198,57 @@ def test_a_leader_that_is_followed_no_more_is_not_linked() -> None:
         assert leader.links.counters.dropped == 1
         assert follower.changed.empty()
 
-    run_linked(scenario)
 
-
-def test_who_does_not_know_the_secret_is_refused() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
-        leader = await brokers.join(1)
-        stranger = await brokers.join(2, secret=b"another")
-        stranger.links.follow([1])
-        await until(lambda: stranger.links.counters.handshakes_refused >= 1)
-        await until(lambda: leader.links.counters.handshakes_refused >= 1)
-        assert leader.from_followers.empty()
-
+async def test_who_does_not_know_the_secret_is_refused() -> None:
     with capture_logs() as logs:
-        run_linked(scenario)
+        async with linked_brokers() as brokers:
+            leader = await brokers.join(1)
+            stranger = await brokers.join(2, secret=b"another")
+            stranger.links.follow([1])
+            await until(lambda: stranger.links.counters.handshakes_refused >= 1)
+            await until(lambda: leader.links.counters.handshakes_refused >= 1)
+            assert leader.from_followers.empty()
     assert {line["reason"] for line in lines_of(logs, "replication.refused")} == {
         "secret",
         "closed",
     }
 
 
-def test_a_connection_for_metadata_is_no_link() -> None:
-    async def scenario(mesh: Mesh) -> None:
-        node = await mesh.join(1)
-        follower = LinkedBroker(2, mesh.addresses, mesh.spawn, SECRET)
-        follower.links.follow([1])
-        await until(lambda: node.peers.counters.handshakes_refused == 1)
-        await follower.links.close()
-
+async def test_a_connection_for_metadata_is_no_link() -> None:
     with capture_logs() as logs:
-        run_mesh(scenario)
+        async with open_mesh() as mesh:
+            node = await mesh.join(1)
+            follower = LinkedBroker(2, mesh.addresses, mesh.spawn, SECRET)
+            follower.links.follow([1])
+            await until(lambda: node.peers.counters.handshakes_refused == 1)
+            await follower.links.close()
     reasons = {line["reason"] for line in lines_of(logs, "peer.refused")}
     assert reasons == {"magic"}
 
 
 @pytest.mark.parametrize("is_leader", [True, False])
-def test_a_message_of_the_other_role_ends_the_link(is_leader: bool) -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
-        leader, follower = await brokers.linked_pair()
-        await stood(leader, follower)
-        wrong: Any = STANDING if is_leader else Restart(1, 5, 2)
-        if is_leader:
-            leader.links.send_follower(2, wrong)
-        else:
-            follower.links.send_leader(1, wrong)
-        assert [await follower.changed.get() for _ in range(2)] == [1, 1]
-
+async def test_a_message_of_the_other_role_ends_the_link(is_leader: bool) -> None:
     with capture_logs() as logs:
-        run_linked(scenario)
+        async with linked_brokers() as brokers:
+            leader, follower = await brokers.linked_pair()
+            await stood(leader, follower)
+            wrong: Any = STANDING if is_leader else Restart(1, 5, 2)
+            if is_leader:
+                leader.links.send_follower(2, wrong)
+            else:
+                follower.links.send_leader(1, wrong)
+            assert [await follower.changed.get() for _ in range(2)] == [1, 1]
     (line,) = lines_of(logs, "replication.refused")
     assert line["reason"] == "frame"
     assert line["detail"].endswith("'s message")
 
 
-def test_a_message_of_another_broker_ends_the_link() -> None:
-    async def scenario(brokers: LinkedBrokers) -> None:
-        leader, follower = await brokers.linked_pair()
-        follower.links.send_leader(1, STANDING._replace(replica=Replica(3, 9)))
-        assert [await follower.changed.get() for _ in range(2)] == [1, 1]
-        assert leader.from_followers.empty()
-
+async def test_a_message_of_another_broker_ends_the_link() -> None:
     with capture_logs() as logs:
-        run_linked(scenario)
+        async with linked_brokers() as brokers:
+            leader, follower = await brokers.linked_pair()
+            follower.links.send_leader(1, STANDING._replace(replica=Replica(3, 9)))
+            assert [await follower.changed.get() for _ in range(2)] == [1, 1]
+            assert leader.from_followers.empty()
     (line,) = lines_of(logs, "replication.refused")
     assert line["detail"] == "a message of broker 3 on the link of broker 2"

@@ -2,12 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Callable, Coroutine, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import UUID
-
-import uvloop
 
 from tailrace_broker.model.agreement import DiskId
 from tailrace_broker.model.messages import Message, ReadAsked
@@ -136,19 +134,10 @@ async def assert_closed(reader: asyncio.StreamReader) -> None:
         assert await reader.read() == b""
 
 
-def run_mesh(scenario: Callable[[Mesh], Awaitable[None]]) -> None:
-    """On the event loop that brokers run on; all is closed when it has ended."""
-
-    async def run() -> None:
-        async with asyncio.timeout(30), _mesh() as mesh:
-            await scenario(mesh)
-
-    uvloop.run(run())
-
-
 @asynccontextmanager
-async def _mesh() -> AsyncIterator[Mesh]:
-    async with asyncio.TaskGroup() as tasks:
+async def open_mesh() -> AsyncIterator[Mesh]:
+    """Brokers that know each other; all is closed in the end."""
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         mesh = Mesh(tasks)
         try:
             yield mesh

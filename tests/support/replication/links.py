@@ -1,12 +1,10 @@
 """Brokers' replication links in the test's own process, with what arrived on them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from uuid import UUID
-
-import uvloop
 
 from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.model.replication import Batches, LogKey, Run, ToFollower, ToLeader
@@ -88,19 +86,10 @@ def batches_at(first: int) -> Batches:
     return Batches(1, 5, 2, KEY, 5, (Run(5, first, first + 1),), first, 0)
 
 
-def run_linked(scenario: Callable[[LinkedBrokers], Awaitable[None]]) -> None:
-    """On the event loop that brokers run on; all is closed when it has ended."""
-
-    async def run() -> None:
-        async with asyncio.timeout(30), _linked() as brokers:
-            await scenario(brokers)
-
-    uvloop.run(run())
-
-
 @asynccontextmanager
-async def _linked() -> AsyncIterator[LinkedBrokers]:
-    async with asyncio.TaskGroup() as tasks:
+async def linked_brokers() -> AsyncIterator[LinkedBrokers]:
+    """Brokers that follow each other; all is closed in the end."""
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         brokers = LinkedBrokers(tasks)
         try:
             yield brokers

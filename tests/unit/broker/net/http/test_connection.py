@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from tailrace.wire import BATCH_CONTENT_TYPE
 from tailrace_broker.app.broker import LocalBroker
@@ -21,26 +20,23 @@ from tests.support.broker.brokers import open_broker, started_broker
 from tests.support.http.http11 import get, records, request
 from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk
 
+pytestmark = pytest.mark.uvloop
 
-def test_a_connection_that_comes_when_the_broker_ends_is_closed(tmp_path: Path) -> None:
+
+async def test_a_connection_that_comes_when_the_broker_ends_is_closed(tmp_path: Path) -> None:
     """The kernel has accepted it before the listener was closed."""
-
-    async def scenario() -> bytes:
-        loop = asyncio.get_running_loop()
-        connections = Connections(10, 10, 10, 10, count_max=10)
-        async with open_broker(tmp_path) as broker:
-            ours, theirs = socket.socketpair()
-            await connections.end()
-            await loop.connect_accepted_socket(
-                lambda: HttpConnection(broker, matcher(ROUTES), connections, loop.create_task), ours
-            )
-            with theirs:
-                theirs.setblocking(False)
-                received = await loop.sock_recv(theirs, 1)
-            assert not connections.open
-            return received
-
-    assert uvloop.run(scenario()) == b""
+    loop = asyncio.get_running_loop()
+    connections = Connections(10, 10, 10, 10, count_max=10)
+    async with open_broker(tmp_path) as broker:
+        ours, theirs = socket.socketpair()
+        await connections.end()
+        await loop.connect_accepted_socket(
+            lambda: HttpConnection(broker, matcher(ROUTES), connections, loop.create_task), ours
+        )
+        with theirs:
+            theirs.setblocking(False)
+            assert await loop.sock_recv(theirs, 1) == b""
+        assert not connections.open
 
 
 async def test_a_deletion_goes_to_its_end_when_the_peer_has_gone(
@@ -141,58 +137,49 @@ async def until_returned(broker: LocalBroker) -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 8 * MEBIBYTE], ids=["from disk", "from memory"])
-def test_what_a_stalled_peer_has_not_taken_is_kept_and_not_used_for_another(
+async def test_what_a_stalled_peer_has_not_taken_is_kept_and_not_used_for_another(
     tmp_path: Path, cache_bytes: int
 ) -> None:
-    async def scenario() -> None:
-        connections = Connections(10, 10, 10, 10, count_max=10)
-        async with broker_with_a_mebibyte(tmp_path, cache_bytes=cache_bytes) as (broker, expected):
-            stalled, other = Peer(broker), Peer(broker)
-            await stalled.ask(connections, accept=BATCH_CONTENT_TYPE)
-            held_bytes = broker.read_memory.used_bytes
-            assert len(expected) <= held_bytes < 4 * len(expected)
+    connections = Connections(10, 10, 10, 10, count_max=10)
+    async with broker_with_a_mebibyte(tmp_path, cache_bytes=cache_bytes) as (broker, expected):
+        stalled, other = Peer(broker), Peer(broker)
+        await stalled.ask(connections, accept=BATCH_CONTENT_TYPE)
+        held_bytes = broker.read_memory.used_bytes
+        assert len(expected) <= held_bytes < 4 * len(expected)
 
-            await other.ask(connections, accept=BATCH_CONTENT_TYPE)
-            assert await other.take(len(expected)) == expected
-            await until(lambda: broker.read_memory.used_bytes == held_bytes)
-            assert await stalled.take(len(expected) - 10) == expected[:-10]
-            assert await stalled.take(10) == expected[-10:]
-            await until_returned(broker)
-            stalled.close()
-            other.close()
-            await connections.end()
-
-    uvloop.run(scenario())
+        await other.ask(connections, accept=BATCH_CONTENT_TYPE)
+        assert await other.take(len(expected)) == expected
+        await until(lambda: broker.read_memory.used_bytes == held_bytes)
+        assert await stalled.take(len(expected) - 10) == expected[:-10]
+        assert await stalled.take(10) == expected[-10:]
+        await until_returned(broker)
+        stalled.close()
+        other.close()
+        await connections.end()
 
 
 @pytest.mark.parametrize("accept", [BATCH_CONTENT_TYPE, "application/json"])
-def test_a_peer_that_goes_away_leaves_no_memory_behind(tmp_path: Path, accept: str) -> None:
-    async def scenario() -> None:
-        connections = Connections(10, 10, 10, 10, count_max=10)
-        async with broker_with_a_mebibyte(tmp_path) as (broker, _):
-            peer = Peer(broker)
-            await peer.ask(connections, accept=accept)
-            assert broker.read_memory.used_bytes >= MEBIBYTE
-            peer.close()
-            await until_returned(broker)
-            await connections.end()
-
-    uvloop.run(scenario())
+async def test_a_peer_that_goes_away_leaves_no_memory_behind(tmp_path: Path, accept: str) -> None:
+    connections = Connections(10, 10, 10, 10, count_max=10)
+    async with broker_with_a_mebibyte(tmp_path) as (broker, _):
+        peer = Peer(broker)
+        await peer.ask(connections, accept=accept)
+        assert broker.read_memory.used_bytes >= MEBIBYTE
+        peer.close()
+        await until_returned(broker)
+        await connections.end()
 
 
 @pytest.mark.parametrize("taken_bytes", [0, MEBIBYTE // 2], ids=["nothing", "too little"])
-def test_a_peer_that_takes_too_little_of_its_answer_in_time_is_cut_off(
+async def test_a_peer_that_takes_too_little_of_its_answer_in_time_is_cut_off(
     tmp_path: Path, taken_bytes: int
 ) -> None:
-    async def scenario() -> None:
-        connections = Connections(10, 10, 10, 0.05, count_max=10)
-        async with broker_with_a_mebibyte(tmp_path) as (broker, _):
-            peer = Peer(broker)
-            await peer.ask(connections, accept=BATCH_CONTENT_TYPE)
-            await peer.take(taken_bytes)
-            await until_returned(broker)
-            assert broker.counters.slow_readers_dropped == 1
-            assert not connections.open
-            peer.close()
-
-    uvloop.run(scenario())
+    connections = Connections(10, 10, 10, 0.05, count_max=10)
+    async with broker_with_a_mebibyte(tmp_path) as (broker, _):
+        peer = Peer(broker)
+        await peer.ask(connections, accept=BATCH_CONTENT_TYPE)
+        await peer.take(taken_bytes)
+        await until_returned(broker)
+        assert broker.counters.slow_readers_dropped == 1
+        assert not connections.open
+        peer.close()
