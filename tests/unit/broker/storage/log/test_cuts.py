@@ -6,11 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.segment import decode_index
-from tailrace_broker.core.log.producers import Duplicate, Producer, ProducerWindows
 from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.model.append_outcome import (
     AppendFailed,
@@ -28,11 +26,10 @@ from tailrace_broker.storage.log.recovery import LogEvidence
 from tailrace_broker.storage.log.rescued_tail import RESCUED, load_rescued, save_rescued
 from tailrace_broker.storage.segments import cut as segments_cut
 from tests.support.storage.batches import PARTITION, TOPIC_ID
-from tests.support.storage.followers import PRODUCER_ID, Follower, follow, stored_batch
-from tests.support.storage.storage import SYNCED, FaultyDisk, LogFiles, read_all, values_in
+from tests.support.storage.followers import Follower, follow, stored_batch
+from tests.support.storage.storage import FaultyDisk, LogFiles, read_all, values_in
 
 LARGE = 80_000
-WRITTEN = replace(SYNCED, durability="written", flush_ms=1_000)
 
 
 def small(
@@ -114,42 +111,6 @@ async def test_a_start_knows_what_headers_say_is_committed(files: LogFiles) -> N
         assert (log.high_watermark, log.log_end) == (4, 10)
         engine.role.change(9)
         assert log.high_watermark == 10
-
-
-async def test_a_misfit_is_told_and_not_written(files: LogFiles) -> None:
-    async with follow(files) as engine:
-        follower = Follower(engine.logs[0])
-        await follower.write(small(0))
-        misfit = await follower.append(small(6))
-        assert isinstance(misfit, Misfit)
-        assert misfit.reason is MisfitReason.GAP
-        assert follower.log.log_end == 5
-    assert spans(files) == [(0, 5, 7)]
-
-
-async def test_appends_that_wait_join_one_write(files: LogFiles, disk: FaultyDisk) -> None:
-    async with follow(files) as engine:
-        follower = Follower(engine.logs[0])
-        await follower.write(small(0))
-        writes = engine.resources.counters.journal_writes
-        begun = [follower.begin_append(small(offset)) for offset in (5, 10, 15)]
-        for each in begun:
-            assert not isinstance(each, Misfit)
-            await each
-        assert engine.resources.counters.journal_writes - writes <= 2
-
-
-async def test_what_waits_behind_a_failed_write_fails(files: LogFiles, disk: FaultyDisk) -> None:
-    async with follow(files) as engine:
-        follower = Follower(engine.logs[0])
-        await follower.write(small(0))
-        disk.fail("pwritev")
-        first, second = follower.begin_append(small(5)), follower.begin_append(small(10))
-        for each in (first, second):
-            assert not isinstance(each, Misfit)
-            assert isinstance(await each, AppendFailed)
-        await follower.write(small(5, epoch=8), small(10, epoch=8, previous=8))
-    assert spans(files) == [(0, 15, 8)]
 
 
 async def test_a_failed_write_to_the_segment_does_not_stand_beside_what_replaces_it(
@@ -316,19 +277,6 @@ async def test_a_reset_that_was_cut_short_is_no_damage(files: LogFiles) -> None:
     assert [(each.base_offset, each.end_offset) for each in log.segments] == [(5, 5)]
 
 
-@pytest.mark.parametrize(("end", "why"), [(3, "no batch"), (7, "no batch"), (11, "ends at 10")])
-async def test_a_log_is_cut_only_where_a_batch_ends(files: LogFiles, end: int, why: str) -> None:
-    async with follow(files) as engine:
-        follower = Follower(engine.logs[0])
-        await follower.write(large(0))
-        await follower.write(small(5))
-        outcome = await follower.cut(end, 7)
-        assert isinstance(outcome, CutRefused)
-        assert why in outcome.detail
-        await follower.write(small(10))
-    assert spans(files) == [(0, 15, 7)]
-
-
 async def test_a_cut_below_the_high_watermark_needs_a_recorded_loss(files: LogFiles) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
@@ -337,57 +285,6 @@ async def test_a_cut_below_the_high_watermark_needs_a_recorded_loss(files: LogFi
         assert isinstance(await follower.cut(5, 7), CutRefused)
         assert await follower.cut(5, 7, may_lose=True) == LogIsCut(5)
         assert follower.log.high_watermark == 5
-
-
-async def test_a_cut_waits_for_a_write_and_appends_wait_for_it(
-    files: LogFiles, disk: FaultyDisk
-) -> None:
-    async with follow(files) as engine:
-        follower = Follower(engine.logs[0])
-        await follower.write(small(0))
-        disk.hold_writes()
-        write = follower.begin_append(small(5))
-        cut = follower.begin_cut(5, 7)
-        after = follower.begin_append(small(5, 3, epoch=8))
-        await disk.wait_for_held_write()
-        assert not isinstance(write, Misfit)
-        assert not isinstance(after, Misfit)
-        assert not cut.done()
-        assert not after.done()
-        disk.let_writes_go_on()
-        await after
-        assert (write.done(), cut.result()) == (True, LogIsCut(5))
-        assert follower.log.log_end == 8
-    assert spans(files) == [(0, 8, 8)]
-
-
-async def test_a_flush_that_began_before_a_cut_makes_nothing_durable_behind_it(
-    files: LogFiles,
-) -> None:
-    async with follow(files, settings=WRITTEN) as engine:
-        follower = Follower(engine.logs[0])
-        await follower.write(small(0))
-        await follower.write(small(5))
-        tail = follower.log._tail
-        end, paths = tail.begin_flush()
-        await follower.cut(5, 7)
-        await follower.write(small(5, epoch=8))
-        tail.on_flushed(end)
-        assert (paths, follower.log.durable_end) == ([], 5)
-
-
-async def test_what_a_cut_has_removed_is_not_flushed(files: LogFiles) -> None:
-    """Also when a flush that began before could not find it any more."""
-    async with follow(files, settings=WRITTEN) as engine:
-        follower = Follower(engine.logs[0])
-        await follower.write(large(0))
-        tail = follower.log._tail
-        _, paths = tail.begin_flush()
-        assert await follower.cut(0, 0) == LogIsCut(0)
-        tail.on_flush_failed(paths, StorageFailedError("gone"))
-        await follower.write(small(0, epoch=8))
-        assert await engine.resources.flusher.flush_all()
-        assert (paths, follower.log.durable_end) == ([files.segment()], 5)
 
 
 async def test_a_log_that_starts_within_a_batch_is_cut_behind_its_start(files: LogFiles) -> None:
@@ -406,39 +303,6 @@ async def test_a_log_that_starts_within_a_batch_is_cut_behind_its_start(files: L
 
 
 # --- producers ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_spilled", [False, True])
-@pytest.mark.parametrize("is_killed", [True, False])
-async def test_what_producers_sent_behind_a_cut_is_forgotten(
-    files: LogFiles, is_spilled: bool, is_killed: bool
-) -> None:
-    async with follow(files) as engine:  # a checkpoint that is ahead of the cut
-        await Follower(engine.logs[0]).write(small(0, sequence=1), small(5, sequence=2))
-    async with follow(files, is_killed=is_killed) as engine:
-        follower = Follower(engine.logs[0])
-        if is_spilled:
-            await settled(follower)
-        await follower.cut(5, 7)
-        await follower.write(small(5, epoch=8, sequence=3))
-        assert remembered(follower.log._tail.replica.windows) == [0, None, 5]
-    windows = files.recover_producers()
-    assert remembered(windows) == [0, None, 5]
-
-
-def remembered(windows: ProducerWindows | None) -> list[int | None]:
-    """The offset of each sequence, if it is known."""
-    assert windows is not None
-    found: list[int | None] = []
-    for sequence in (1, 2, 3):
-        producer = Producer(PRODUCER_ID, sequence)
-        verdict = windows.begin(producer, 5, 0)
-        if isinstance(verdict, Duplicate):
-            found.append(verdict.offset)
-        else:
-            windows.end(producer)
-            found.append(None)
-    return found
 
 
 # --- what stands beside ---------------------------------------------------------------------------

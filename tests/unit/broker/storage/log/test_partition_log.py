@@ -7,7 +7,6 @@ import pytest
 
 from tailrace.wire import HEADER_BYTES, Flag
 from tailrace_broker.codec.batch import StoredBatch
-from tailrace_broker.core.log.appends import GROUP_BYTES_MAX
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import (
     CorruptPartitionError,
@@ -81,43 +80,6 @@ async def test_a_batch_between_events_keeps_its_place(files: LogFiles) -> None:
     assert files.values() == [b"%d" % number for number in range(6)]
 
 
-async def test_what_arrives_during_a_write_joins_the_next(
-    files: LogFiles, disk: FaultyDisk
-) -> None:
-    counters = Counters()
-
-    async with open_log(files, counters=counters) as log:
-        appends = Appends(log)
-        disk.hold_writes()
-        appends.event(b"0")
-        await disk.wait_for_held_write()
-        held_at = disk.calls["pwritev"]
-        for number in range(1, 10):
-            appends.event(b"%d" % number)
-            appends.batch([b"batch"])
-            await asyncio.sleep(0)
-        assert disk.calls["pwritev"] == held_at
-        assert log.high_watermark == 0
-
-        disk.let_writes_go_on()
-        assert await appends.outcomes() == list(range(19))
-        assert (counters.journal_writes, counters.log_writes) == (2, 0)
-
-
-async def test_a_group_is_bounded_but_takes_one_larger_append(files: LogFiles) -> None:
-    sizes = [GROUP_BYTES_MAX // 2] * 3 + [GROUP_BYTES_MAX * 2] + [1]
-    counters = Counters()
-
-    async with open_log(files, counters=counters) as log:
-        appends = Appends(log)
-        for size_bytes in sizes:
-            appends.batch([os.urandom(size_bytes)])
-        assert await appends.outcomes() == [0, 1, 2, 3, 4]
-    # With its columns a half does not fit twice; the small one finds the group full.
-    assert counters.log_writes == len(sizes)
-    assert [len(value or b"") for value in files.values()] == sizes
-
-
 async def test_large_appends_are_compressed_and_stored_like_small_ones(files: LogFiles) -> None:
     values = [b"a" * (2 * INLINE_COMPRESS_BYTES_MAX), os.urandom(2 * INLINE_COMPRESS_BYTES_MAX)]
 
@@ -152,23 +114,6 @@ async def test_a_failed_write_is_asked_to_all_its_appends_and_the_log_goes_on(
 
         assert await appends.event(b"1") == 1
     assert files.values() == [b"0", b"1"]
-
-
-async def test_appends_that_wait_behind_a_failed_write_are_stored(
-    files: LogFiles, disk: FaultyDisk
-) -> None:
-    async with open_log(files) as log:
-        appends = Appends(log)
-        disk.hold_writes()
-        disk.fail("pwritev")
-        appends.event(b"lost")
-        await disk.wait_for_held_write()
-        appends.event(b"0")
-        disk.let_writes_go_on()
-        lost, stored = await appends.outcomes()
-        assert isinstance(lost, StorageFailedError)
-        assert stored == 0
-    assert files.values() == [b"0"]
 
 
 async def test_a_close_waits_for_the_appends_under_way(files: LogFiles, disk: FaultyDisk) -> None:

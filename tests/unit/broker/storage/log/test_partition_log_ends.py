@@ -5,7 +5,6 @@ import errno
 import gc
 import tracemalloc
 from collections.abc import Callable, Coroutine
-from random import Random
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +16,6 @@ from tailrace_broker.codec.journal import (
 )
 from tailrace_broker.core.log.epochs import EpochEnd
 from tailrace_broker.core.log.recovery import SegmentState
-from tailrace_broker.core.log.replica_tail import SPILL_BYTES
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.damage import LostEnd
 from tailrace_broker.model.errors import (
@@ -343,17 +341,6 @@ async def test_a_spill_that_fails_is_made_by_a_later_one(files: LogFiles, disk: 
         assert await log.spilled() is None
         assert (log.pending_bytes, counters.log_write_errors, counters.log_writes) == (0, 3, 1)
     assert files.values() == [b"1"] * 3
-
-
-async def test_a_tail_that_has_grown_is_spilled(files: LogFiles) -> None:
-    counters = Counters()
-    value = Random(0).randbytes(50_000)  # it does not get smaller by compression
-
-    async with open_log(files, journal_file_bytes=MEBIBYTE, counters=counters) as log:
-        while not counters.log_writes:
-            await Appends(log).records([Event(value, key=None)])
-            await Appends(log).event(b"1")
-        assert log.size_bytes - log.pending_bytes >= SPILL_BYTES
 
 
 # --- recovery with the journal --------------------------------------------------------------------

@@ -8,10 +8,10 @@ import pytest
 from tailrace_broker.codec.producers import decode_checkpoint, decode_table
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.model.append_outcome import Appended, AppendOutcome
-from tailrace_broker.model.errors import StorageFailedError, TailraceError, TopicNotFoundError
+from tailrace_broker.model.errors import TailraceError, TopicNotFoundError
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.storage.batches import TIME_US, Event, body_of, columns_of
-from tests.support.storage.storage import MEBIBYTE, FaultyDisk, LogFiles, open_engine_on, open_log
+from tests.support.storage.storage import MEBIBYTE, LogFiles, open_engine_on, open_log
 
 WIDE = Random(0).randbytes(MEBIBYTE)
 
@@ -66,39 +66,6 @@ async def test_a_batch_says_which_records_are_whose(files: LogFiles) -> None:
         [(*producer(6), 0, 2)],
         [(*producer(7), 0, 3)],
     ]
-
-
-async def test_a_retry_is_not_appended_while_or_after_the_original_is(files: LogFiles) -> None:
-    async with open_log(files) as log:
-        requests = Requests(log)
-        for _ in range(2):
-            requests.event(b"0", producer(0))
-            requests.columns([b"1", b"2"], producer(1))
-        during = await requests.outcomes(4)
-        requests.event(b"0", producer(0))
-        requests.body([b"1", b"2"], producer(1))
-        after = await requests.outcomes(2)
-
-        assert sorted(during, key=str) == [(0, False), (0, True), (1, False), (1, True)]
-        assert after == [(0, True), (1, True)]
-        assert log.high_watermark == 3
-
-
-async def test_after_a_failed_write_the_retry_is_new(
-    files: LogFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_log(files) as log:
-        requests = Requests(log)
-        requests.columns([WIDE], None)
-        await requests.outcomes(1)
-        disk = FaultyDisk(monkeypatch)
-        disk.fail("pwritev")
-        requests.columns([WIDE], producer(0))
-        [failed] = await requests.outcomes(1)
-        requests.columns([WIDE], producer(0))
-
-        assert isinstance(failed, StorageFailedError)
-        assert await requests.outcomes(1) == [(1, False)]
 
 
 async def test_a_log_that_is_going_away_stores_and_remembers_nothing(files: LogFiles) -> None:

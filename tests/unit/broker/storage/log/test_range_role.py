@@ -77,35 +77,6 @@ async def test_a_log_stays_open_over_roles_and_goes_on_in_a_later_epoch(files: L
         assert await values_in(log) == [b"0", b"1", b"2"]
 
 
-async def test_what_waits_for_a_write_goes_on_in_the_next_epoch_of_this_leader(
-    files: LogFiles, disk: FaultyDisk
-) -> None:
-    async with open_engine_on(files) as engine:
-        [log] = engine.logs
-        disk.hold_writes()
-        flying = append_large(log)
-        await disk.wait_for_held_write()
-        waiting = Appends(log).event(b"waits")
-        engine.role.change(2)
-        disk.let_writes_go_on()
-        ended = await outcome(flying)
-        assert isinstance(ended, NoLeaderError)
-        assert ended.write_attempted
-        assert await waiting == 1
-        assert [batch.header.epoch for batch in await read_all(log)] == [1, 2]
-
-
-async def test_a_role_that_ends_before_the_journal_asks_writes_nothing(files: LogFiles) -> None:
-    async with open_engine_on(files) as engine:
-        [log] = engine.logs
-        small, large = Appends(log).event(b"0"), append_large(log)
-        engine.role.change(None, elsewhere)
-        assert isinstance(small.exception(), NotLeaderError)
-        assert isinstance(large.exception(), NotLeaderError)
-        await log.drained()
-        assert log.log_end == 0
-
-
 async def test_appends_that_are_held_wait_for_the_end_of_the_epoch(
     files: LogFiles, disk: FaultyDisk
 ) -> None:

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.core.log import appends, replica_tail
-from tailrace_broker.core.log.tail_events import LINGER_OVER
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError
 from tailrace_broker.model.topic import TopicSettings
@@ -31,22 +30,6 @@ from tests.support.storage.storage import (
 LINGERS = replace(SYNCED, linger_ms=60_000)
 NOISE = Random(3)
 WRITTEN = TopicSettings(partitions_per_range=1, durability="written", flush_ms=3_600_000)
-
-
-async def test_a_linger_that_is_altered_away_is_over(files: LogFiles, disk: FaultyDisk) -> None:
-    """Its timer must not start a second write beside the first."""
-
-    async with open_log(files, settings=LINGERS) as log:
-        first = Appends(log).event(b"0")
-        log.settings = SYNCED
-        disk.hold_writes()
-        large = append_large(log)
-        await disk.wait_for_held_write()
-        small = Appends(log).event(b"1")
-        log._tail._step(LINGER_OVER)  # as a timer that was late
-        disk.let_writes_go_on()
-        assert [await first, await large, await small] == [0, 1, 2]
-        assert (await values_in(log))[::2] == [b"0", b"1"]
 
 
 async def test_a_failed_group_that_could_not_be_cut_is_not_taken_for_a_later_one(
@@ -85,41 +68,6 @@ async def test_a_tail_that_grew_while_the_disk_was_full_comes_in_writes_of_a_bou
         assert [value[-1:] for value in await values_in(log) if value][:9] == [
             b"%d" % number for number in range(9)
         ]
-
-
-async def test_a_tail_is_not_spilled_again_while_it_is_being_spilled(
-    files: LogFiles, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counters = Counters()
-
-    async with open_engine_on(
-        files, counters=counters, uses_kernel_aio=True, journal_file_bytes=1 << 22
-    ) as engine:
-        [log] = engine.logs
-        await Appends(log).event(b"0")  # which begins a round
-        disk.hold_writes()
-        for _ in range(20):
-            await Appends(log).event(NOISE.randbytes(30_000))
-        disk.let_writes_go_on()
-        await until(lambda: log.pending_bytes < replica_tail.SPILL_BYTES)
-        assert counters.log_writes == 2
-
-
-async def test_what_came_for_a_synced_append_gets_it(files: LogFiles, disk: FaultyDisk) -> None:
-    """The topic was altered to `written` while it waited."""
-
-    async with open_log(files) as log:
-        disk.hold_writes()
-        first = Appends(log).event(b"0")
-        await disk.wait_for_held_write()
-        second = Appends(log).event(b"1")
-        log.settings = WRITTEN
-        assert log._tail.is_synced
-        disk.let_writes_go_on()
-        assert [await first, await second] == [0, 1]
-        assert log._tail.replica.durable_end == 2
-        await Appends(log).event(b"2")
-        assert log._tail.replica.durable_end == 2
 
 
 async def test_an_append_that_waits_for_a_flush_that_fails_fails(
