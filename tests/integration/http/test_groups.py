@@ -309,19 +309,6 @@ def test_a_header_that_is_no_number_or_comes_twice_is_refused(
         assert document(answer)["parameter"] == name
 
 
-def test_a_late_goodbye_of_an_older_process_changes_nothing(public: Connection, topic: str) -> None:
-    """Its successor under the same consumer id keeps its partitions, and what it got."""
-    make(public, topic, b"1\n2\n")
-    old = register(public, topic, topic, group=topic)["assignmentEpoch"]
-    assert public.exchange(ask("goodbye", topic)).status == 200
-    register(public, topic, topic, group=topic)
-    got_last = public.exchange(poll(topic, maxRecords=1))
-    late = ask("goodbye", topic, headers={"tailrace_assignment_epoch": old})
-
-    assert problem(public.exchange(late)) == (409, "stale-assignment")
-    assert public.exchange(poll(topic, delivery=0)).body == got_last.body
-
-
 @pytest.mark.parametrize(("is_last", "left"), [(True, [2]), (False, [1, 2])])
 def test_a_goodbye_confirms_what_it_names(
     public: Connection, topic: str, is_last: bool, left: list[int]
@@ -399,20 +386,6 @@ def test_a_goodbye_confirms_the_last_delivery_unless_it_says_otherwise(
 # --- sharing --------------------------------------------------------------------------------------
 
 
-def test_two_consumers_share_the_partitions(public: Connection, topic: str) -> None:
-    make(public, topic, partitions=4)
-    for number in range(40):
-        produce(public, topic, b"%d" % number, partitionKey=str(number))
-    names = [f"{topic}{letter}" for letter in "ab"]
-    for name in names:
-        register(public, name, topic, group=topic)
-    taken = [take_all(public, name) for name in names]
-
-    assert sorted(values(taken[0] + taken[1])) == [*range(40)]
-    assert not {each.partition for each in taken[0]} & {each.partition for each in taken[1]}
-    assert all(taken)
-
-
 def test_a_consumer_without_a_partition_is_asked_to_come_back_later(
     public: Connection, topic: str
 ) -> None:
@@ -423,19 +396,6 @@ def test_a_consumer_without_a_partition_is_asked_to_come_back_later(
 
     assert (answer.status, answer.headers["retry-after"]) == (204, "5")
     assert answer.headers["tailrace-assignment-epoch"] == "2"
-
-
-def test_another_takes_over_when_a_session_has_ended(public: Connection, topic: str) -> None:
-    """What the first got and did not confirm comes again; a poll that waits gets it at once."""
-    make(public, topic, b"1\n2\n")
-    register(public, f"{topic}a", topic, group=topic, sessionMs=1000)
-    assert values(got(public.exchange(poll(f"{topic}a", maxRecords=1)))) == [1]
-    register(public, f"{topic}b", topic, group=topic)
-    answer = public.exchange(poll(f"{topic}b", delivery=0, waitMs=LONG_MS))
-
-    assert values(got(answer)) == [1, 2]
-    assert answer.headers["tailrace-assignment-epoch"] == "3"
-    assert problem(public.exchange(poll(f"{topic}a"))) == (409, "consumer-not-registered")
 
 
 # --- waiting --------------------------------------------------------------------------------------
@@ -460,20 +420,6 @@ def test_a_wait_ends(public: Connection, topic: str) -> None:
     register(public, topic, topic, group=topic)
 
     assert public.exchange(poll(topic, waitMs=20)).status == 204
-
-
-def test_a_second_poll_of_a_consumer_ends_the_first(
-    shared_broker: RunningBroker, public: Connection, topic: str
-) -> None:
-    make(public, topic)
-    register(public, topic, topic, group=topic)
-    with Connection(shared_broker.port) as first, Connection(shared_broker.port) as second:
-        first.send(poll(topic, waitMs=LONG_MS))
-        settle(shared_broker.port)
-        second.send(poll(topic, waitMs=LONG_MS))
-        assert first.receive().status == 204
-        produce(public, topic, b"1")
-        assert values(got(second.receive())) == [1]
 
 
 def test_a_wait_ends_when_its_consumer_is_removed(

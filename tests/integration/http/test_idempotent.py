@@ -40,8 +40,6 @@ from tests.support.storage.batches import Event, batch_of
 pytestmark = pytest.mark.integration
 
 SEGMENT_BYTES = 1 << 20  # the least that is allowed
-# Appends of one producer that a partition remembers.
-ROWS = 1_000
 ANSWER_TIMEOUT_S = 20.0
 
 # What a request stores in a topic of one partition: query, content type, body, events.
@@ -135,28 +133,6 @@ def test_without_the_headers_nothing_is_a_duplicate(shared_broker: RunningBroker
     assert "duplicate" not in document(answers[1])
 
 
-def test_a_late_7_after_8_is_stored(shared_broker: RunningBroker, log: str) -> None:
-    with Connection(shared_broker.port) as connection:
-        answers = [
-            connection.exchange(numbered(sequence, b"%d" % sequence, topic=log))
-            for sequence in (8, 7, 7, 8)
-        ]
-
-    assert [stored(answer) for answer in answers] == [
-        (0, 1, False),
-        (1, 1, False),
-        (1, 1, True),
-        (0, 1, True),
-    ]
-
-
-def test_each_producer_has_sequences_of_its_own(shared_broker: RunningBroker, log: str) -> None:
-    with Connection(shared_broker.port) as connection:
-        answers = [connection.exchange(numbered(0, topic=log, producer=name)) for name in "abab"]
-
-    assert [stored(answer)[2] for answer in answers] == [False, False, True, True]
-
-
 def test_a_retry_that_overtakes_the_answer_waits_for_it(
     shared_broker: RunningBroker, log: str
 ) -> None:
@@ -165,29 +141,6 @@ def test_a_retry_that_overtakes_the_answer_waits_for_it(
         answers = [stored(connection.receive()) for _ in range(50)]
 
     assert answers == [(0, 1, False)] + [(0, 1, True)] * 49
-
-
-def test_below_the_window_a_sequence_is_unknown(shared_broker: RunningBroker, log: str) -> None:
-    with Connection(shared_broker.port + PRODUCE) as connection:
-        connection.send(*(numbered(sequence, topic=log) for sequence in range(ROWS + 1)))
-        assert all(not stored(connection.receive())[2] for _ in range(ROWS + 1))
-        assert problem(connection.exchange(numbered(0, topic=log))) == (409, "sequence-unknown")
-        assert stored(connection.exchange(numbered(1, topic=log))) == (1, 1, True)
-        assert not stored(connection.exchange(numbered(ROWS + 1, topic=log)))[2]
-
-
-def test_another_request_under_a_known_sequence_is_refused(
-    shared_broker: RunningBroker, log: str
-) -> None:
-    with Connection(shared_broker.port) as connection:
-        for body, status in ((b"1\n2\n", 200), (b"1\n", 409), (b"3\n4\n", 200)):
-            lines = numbered(0, body, topic=log, content_type=NDJSON_CONTENT_TYPE)
-            answer = connection.exchange(lines)
-            assert answer.status == status
-        assert problem(connection.exchange(numbered(0, topic=log))) == (409, "sequence-reused")
-
-    with Client(shared_broker.url) as client:
-        assert values(client, log) == [1, 2]
 
 
 def test_what_was_refused_is_new_when_it_is_right(shared_broker: RunningBroker, log: str) -> None:
