@@ -152,11 +152,6 @@ class Topic(msgspec.Struct, frozen=True, rename="camel"):
     gone_ends: Mapping[int, int] = {}
     sliced: Mapping[int, Sliced] = {}
 
-    @property
-    def lacks_some(self) -> bool:
-        """Some partitions are gone."""
-        return bool(self.partitions) and self.partitions[-1].partition >= len(self.partitions)
-
     def find(self, partition: int) -> Partition | None:
         """Return the partition with this id; None: there is none, or none any more."""
         index = bisect_left(self.partitions, partition, key=attrgetter("partition"))

@@ -123,11 +123,6 @@ class MetadataFiles:
         log_bytes = 0 if self._log is None else len(METADATA_LOGS) * self._log_bytes
         return log_bytes + self._snapshot_bytes
 
-    @property
-    def has_failed(self) -> bool:
-        """Nothing is written any more."""
-        return self._failure is not None
-
     async def load(self) -> Kept:
         """Return what the disk keeps; nothing, in a new directory. Call it once, before all else.
 

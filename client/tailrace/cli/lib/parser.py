@@ -113,11 +113,6 @@ def leading_options(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]
     return words[:end], words[end:]
 
 
-def help_of(name: str, verb: Verb) -> str:
-    """What `--help` prints."""
-    return _parser(name, verb).format_help()
-
-
 def shown(text: str) -> str:
     """What an error quotes of what was typed."""
     is_long = len(text) > SHOWN_CHARACTERS_MAX

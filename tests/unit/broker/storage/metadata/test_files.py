@@ -402,7 +402,7 @@ async def test_a_snapshot_that_cannot_be_written_ends_it_all(tmp_path: Path) -> 
         metadata.keep(*block(1))
         await metadata.all_reported()
         metadata.compact(1, iter([b"state"]), Term(1), Head(BlockId(1, 1)))
-        await until(lambda: metadata.files.has_failed)
+        await until(lambda: metadata.files._failure is not None)
         metadata.keep(*block(2))
         await metadata.all_reported()
         assert metadata.reported == [*kept_all(2), (3, StorageFailedError)]
