@@ -201,7 +201,7 @@ class _Answers:
     def failed(self, place: TurnOf, number: int, error: TailraceError) -> None:
         """It is not; or that is not known."""
         if is_refusal(error):
-            self._refused[place.log] = place.turn
+            self._refused[place.log] = max(place.turn, self._refused.get(place.log, place.turn))
         self._failed.append(failed_request(number, error))
         self._flush_soon()
 

@@ -165,6 +165,21 @@ async def test_a_refusal_that_comes_later_counts_as_well() -> None:
     assert names(failed) == [(1, "NotLeaderError"), (2, "NotReadyError")]
 
 
+async def test_a_late_refusal_of_an_earlier_turn_opens_no_later_one() -> None:
+    """The sender has given up the first for its time, and begun again with what came behind it."""
+    leader = Leader()
+    later = TurnOf(KEY, 2)
+    leader.forward(events(1))
+    leader.forward(events(2, place=later))
+    leader.log.waiting[1][0](AppendFailed(NotLeaderError("ended")))
+    leader.log.waiting[0][0](AppendFailed(NotLeaderError("ended")))
+    leader.forward(events(3, place=later))
+
+    _, failed = await leader.answers()
+    assert [each.number for each in failed] == [2, 1, 3]
+    assert len(leader.log.waiting) == 2
+
+
 async def test_another_error_refuses_nothing_else() -> None:
     leader = Leader()
     leader.forward(events(1))

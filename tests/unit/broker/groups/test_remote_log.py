@@ -124,10 +124,9 @@ async def test_a_stop_follows_none_any_more() -> None:
         await until(lambda: not logs._logs)
 
 
-def test_a_topic_that_is_back_under_another_name_is_asked_for_by_that() -> None:
+async def test_a_topic_that_is_back_under_another_name_is_asked_for_by_that() -> None:
     """By the old one its leaders know nothing, or another topic that has it now."""
-
-    async def scenario(leader: Leader, logs: RemoteLogs) -> None:
+    async with remote_logs() as (leader, logs):
         old = logs.log_of(TOPIC, 0)
         await leader.answer(0, 3)
         await until(lambda: len(leader.asked) == 2)
@@ -138,8 +137,6 @@ def test_a_topic_that_is_back_under_another_name_is_asked_for_by_that() -> None:
         assert leader.asked[2] == Wanted("u", 0, None, 1)
         assert logs.log_of(renamed, 0) is log is not old
         assert len(logs._tasks) == 1
-
-    run(scenario)
 
 
 @pytest.mark.parametrize("error", [NoLeaderError("gone"), OffsetOutOfRangeError("trimmed")])
