@@ -122,7 +122,7 @@ def obstacle(cluster: Cluster, claim: Claim) -> str | None:
     A disk takes a vote on the metadata with it, which the other voters must be able to give anew.
     """
     ring, ordinal = cluster.ring, claim.ordinal
-    if ring is None or copies_elsewhere(cluster, ordinal) < 1:
+    if copies_elsewhere(cluster, ordinal) < 1 or ring is None:
         return "no other broker is known to have all of its data"
     if claim.holder is not None:
         return f"finalizer {claim.holder} keeps the claim"
