@@ -99,9 +99,8 @@ class LocalBroker:
         self.ring_secret = settings.ring_secret.get_secret_value()
         self.produce_memory_used_bytes = 0
         self.produce_memory_bytes = settings.produce_memory_bytes
-        self._directory = directory
+        self._directory, self._io = directory, io
         self._disk_use = DiskUse(directory.path)
-        self._io = io
         directory.trash.counters = self.counters
         io.with_room = metadata_io.with_room = directory.trash.with_room
         self._settings = settings
@@ -117,9 +116,7 @@ class LocalBroker:
         self._watch_timer: asyncio.TimerHandle | None = None
         self._retention = Retention(spawn, CautiousClock(self.now_us, passed_us), self.counters)
         self.ring = RingNode(settings.ring, directory, metadata_io, spawn, on_failed)
-        self._clocks = ClockWatch(self.ring, self.ordinal, self.now_us)
-        self._clocks.on_changed = self._retention.look_again
-        self._retention.is_time_sure = lambda log: self._clocks.agree(log.place.range_id)
+        self._clocks = self._new_clocks()
         self.ring_watch = RingWatch(self.ring, self.ordinal, self.now_us)
         self.steps = RingSteps(self.ring)
         topics = self._topics = Topics(
@@ -275,6 +272,13 @@ class LocalBroker:
             self._retention.now_us,
             keep_seconds=settings.sealed_keep_ms / 1000,
         )
+
+    def _new_clocks(self) -> ClockWatch:
+        """Retention takes no record for old by a clock that differs from the others'."""
+        clocks = ClockWatch(self.ring, self.ordinal, self.now_us)
+        clocks.on_changed = self._retention.check_all
+        self._retention.is_time_sure = lambda log: clocks.agree(log.place.range_id)
+        return clocks
 
     def _new_groups(self, spawn: Spawn) -> Groups:
         settings = self._settings

@@ -146,7 +146,7 @@ class Retention:
             self._is_trimming = True
             self._spawn(self._trim_surplus())
 
-    def look_again(self) -> None:
+    def check_all(self) -> None:
         """Of other logs the time is sure than before."""
         for log in list(self._watched):
             self.look(log)

@@ -107,7 +107,7 @@ class RestartBroker:
 @dataclass(frozen=True, slots=True)
 class ReplaceVolume:
     """Evict the pod whose claim is being deleted, if it is still this one: the claim goes with it,
-    and the StatefulSet makes both anew. `copies`: those that others have of each event.
+    and the StatefulSet makes both again. `copies`: those that others have of each event.
     """
 
     ordinal: int

@@ -119,7 +119,7 @@ def copies_elsewhere(cluster: Cluster, ordinal: int) -> int:
 def obstacle(cluster: Cluster, claim: Claim) -> str | None:
     """Why a volume that is being deleted is not replaced; None: it is when all copies are there.
 
-    A disk takes a vote on the metadata with it, which the other voters must be able to give anew.
+    A disk takes a vote on the metadata with it, which the other voters must be able to give again.
     """
     ring, ordinal = cluster.ring, claim.ordinal
     if copies_elsewhere(cluster, ordinal) < 1 or ring is None:

@@ -124,7 +124,7 @@ def delete_claim(kube: FakeKubernetes, ordinal: int) -> str:
     return uid
 
 
-def is_another_claim(kube: FakeKubernetes, ordinal: int, uid: str) -> bool:
+def is_new_claim(kube: FakeKubernetes, ordinal: int, uid: str) -> bool:
     claim = kube.find("PersistentVolumeClaim", f"data-events-{ordinal}")
     return claim is not None and claim["metadata"]["uid"] != uid
 
@@ -144,8 +144,8 @@ def test_volumes_that_somebody_deletes_are_replaced_one_after_the_other() -> Non
             await kube.until(lambda: budget(kube) == 0)
             await more_passes(kube)
 
-            assert is_another_claim(kube, 1, old[1])
-            assert not is_another_claim(kube, 2, old[2])
+            assert is_new_claim(kube, 1, old[1])
+            assert not is_new_claim(kube, 2, old[2])
             assert [ordinal for ordinal, _ in nodes.started[before:]] == [1]
             assert evictions(kube) == 1
             note = (
@@ -156,7 +156,7 @@ def test_volumes_that_somebody_deletes_are_replaced_one_after_the_other() -> Non
 
             brokers.is_catching_up = False
             brokers.behind.clear()
-            await kube.until(lambda: is_another_claim(kube, 2, old[2]))
+            await kube.until(lambda: is_new_claim(kube, 2, old[2]))
             await kube.until(lambda: is_all_ready(kube) and phase(kube) == "Ready")
             await kube.until(lambda: budget(kube) == 1)
             assert [ordinal for ordinal, _ in nodes.started[before:]] == [1, 2]
@@ -185,7 +185,7 @@ def test_a_volume_that_something_else_holds_is_not_replaced() -> None:
             assert uids(kube) == pods
 
             kube.edit("PersistentVolumeClaim", claim, {"metadata": {"finalizers": held}})
-            await kube.until(lambda: is_another_claim(kube, 1, old))
+            await kube.until(lambda: is_new_claim(kube, 1, old))
             await kube.until(lambda: is_all_ready(kube) and phase(kube) == "Ready")
 
     run_scenario(scenario())

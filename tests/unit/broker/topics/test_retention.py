@@ -144,7 +144,7 @@ def test_nothing_is_old_while_the_time_is_not_sure(tmp_path: Path) -> None:
             assert not each.retention._surplus
             assert not each.retention._due_us  # nothing but another clock makes it old
             is_sure = True
-            each.retention.look_again()
+            each.retention.check_all()
             await each.until_start_is(5)
 
     run(scenario)

@@ -249,6 +249,7 @@ def test_what_a_sealed_partition_has_refused_waits_until_it_is_taken() -> None:
     subject.send(OLD)
 
     assert subject.queue.has_sent
+    assert subject.queue.target == OLD
     assert subject.queue.failed(2, SEALED, 0) is None
     assert subject.queue.failed(1, SEALED, 0) is None
     assert subject.queue.has_unsent

@@ -74,7 +74,7 @@ def test_who_is_cancelled_while_it_waits_keeps_nobody_waiting() -> None:
         waiting[0].cancel()  # before its turn
         await asyncio.sleep(0)
         turns.end()
-        waiting[1].cancel()  # it has just been told that it has the turn
+        waiting[1].cancel()  # it has the turn, and does not know it yet
         await asyncio.wait_for(waiting[2], 5)
         assert [each.cancelled() for each in waiting] == [True, True, False]
 
