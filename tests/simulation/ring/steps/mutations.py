@@ -149,8 +149,8 @@ def children_begin_at_the_smallest_end(patch: pytest.MonkeyPatch) -> None:
     """Of their parents, so that offsets of a token come again."""
     shipped = step_commands._Lineage._new_slices
 
-    def slices(self: Any, topic: Any, parents_of: Any, ids: Any, ends: list[int]) -> Any:
-        return shipped(self, topic, parents_of, ids, [min(ends)] * len(ends))
+    def slices(self: Any, topic: Any, old: Any, parents_of: Any, ids: Any, ends: list[int]) -> Any:
+        return shipped(self, topic, old, parents_of, ids, [min(ends)] * len(ends))
 
     patch.setattr(step_commands._Lineage, "_new_slices", slices)
 
