@@ -243,9 +243,9 @@ def test_a_coordinator_counts_what_its_groups_without_consumers_have_not_read(
         return {view.group.name: view.group.lost for view in broker.groups.views()}
 
     async def trim(broker: LocalBroker) -> None:
-        ring, starts = broker._topics._ring, {broker.hosted("t").topic.topic_id: (10, 10)}
+        ring, topic_id = broker._topics._ring, broker.hosted("t").topic.topic_id
         assert ring.registration is not None
-        await ring.change(TrimSealed(0, 0, ring.registration.number, starts))
+        await ring.change(TrimSealed(0, 0, ring.registration.number, {topic_id: (10, 10)}))
 
     async def scenario() -> None:
         await with_groups(tmp_path)

@@ -66,8 +66,8 @@ def test_an_id_stays_what_it_is_when_the_parents_leave() -> None:
     for each in [each for each in topic_in(state).partitions if each.is_sealed]:
         assert each.sealed_end is not None
         ordinal = state.ranges[each.range_id].complete[0]
-        starts = {topic_in(state).topic_id: (each.sealed_end,)}
-        command = TrimSealed(each.range_id, ordinal, state.brokers[ordinal].number, starts)
+        number, topic_id = state.brokers[ordinal].number, topic_in(state).topic_id
+        command = TrimSealed(each.range_id, ordinal, number, {topic_id: (each.sealed_end,)})
         state = done(state, command, command)
 
     assert not any(each.is_sealed for each in topic_in(state).partitions)
