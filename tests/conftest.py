@@ -64,7 +64,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.no_cover)
         timeouts_s = [s for name, s in TIMEOUT_S_BY_MARKER.items() if item.get_closest_marker(name)]
         if timeouts_s and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(max(timeouts_s)))
+            # What sets up a cluster has limits of its own: it may compile Kubernetes first.
+            is_e2e = item.get_closest_marker("e2e") is not None
+            item.add_marker(pytest.mark.timeout(max(timeouts_s), func_only=is_e2e))
 
 
 def is_measured(item: pytest.Item) -> bool:

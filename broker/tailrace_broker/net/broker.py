@@ -224,6 +224,7 @@ class RingView:
     Brokers by their ordinals; `leader`: None, none is known. `is_established`: this broker leads,
     and has committed something as such. Heights: `head` the end of this disk's chain, `commit` of
     what it knows to be committed, `applied` of its state. `alive`: of those that were heard of.
+    `next_voters`: who is to vote when others vote now, also before that change has begun.
     `log_bytes`: what the log of the agreement takes, until it is compacted.
     """
 

@@ -18,6 +18,7 @@ import structlog
 from tailrace_broker.codec.ring_snapshot import encode_slices
 from tailrace_broker.core.node.applied import Identity
 from tailrace_broker.core.node.control import Control, ControlTiming
+from tailrace_broker.core.node.duties import next_voters
 from tailrace_broker.core.node.events import (
     Answer,
     Applied,
@@ -198,7 +199,7 @@ class RingNode:
             leader=control.leader_ordinal if self.state is None else _ordinal(raft.leader),
             is_established=raft.is_established,
             voters=tuple(disk.ordinal for disk in raft.configuration.voters),
-            next_voters=tuple(disk.ordinal for disk in raft.configuration.next_voters),
+            next_voters=tuple(disk.ordinal for disk in next_voters(self.state, raft.configuration)),
             head=raft.head.height,
             commit=raft.commit.height,
             applied=raft.applied.height,

@@ -307,6 +307,13 @@ def wanted_voters(state: RingState, configuration: Configuration) -> tuple[DiskI
     return None if wanted == configuration.voters else wanted
 
 
+def next_voters(state: RingState | None, configuration: Configuration) -> tuple[DiskId, ...]:
+    """Who votes when others vote now, also before their change has begun; empty: nobody else."""
+    if state is None:
+        return configuration.next_voters
+    return configuration.next_voters or wanted_voters(state, configuration) or ()
+
+
 def takeovers(before: RingState | None, after: RingState) -> Iterator[Replica]:
     """The leaders that have lost a range to another broker, which takes them for dead.
 

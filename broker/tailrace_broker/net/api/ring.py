@@ -41,7 +41,7 @@ class MetadataAnswer(msgspec.Struct, rename="camel", kw_only=True):
     term: int
     leader: Annotated[int | None, Meta(description="Of the agreement; null: none is known.")]
     voters: Ordinals
-    next_voters: Annotated[Ordinals, Meta(description="While they change.")]
+    next_voters: Annotated[Ordinals, Meta(description="Who is to vote, while others do.")]
     height: Annotated[int | None, Meta(description="Committed, as far as this broker knows.")]
     applied: Annotated[int | None, Meta(description="What its answers are made of.")]
     log_bytes: Annotated[int, Meta(description="On its disk, until they are compacted.")]

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from tailrace_broker.core.node.duties import (
     brokers_to_fence,
+    next_voters,
     ranges_to_lead,
     takeovers,
     wanted_voters,
@@ -267,6 +268,16 @@ def test_one_change_of_voters_after_the_other() -> None:
     joint = Configuration((disk_of(0),), tuple(map(disk_of, range(3))))
 
     assert wanted_voters(ring_of(9), joint) is None
+
+
+def test_the_next_voters_are_known_before_their_change_begins() -> None:
+    """Who would take a voter away must not see a gap between a registration and that change."""
+    first, three = Configuration((disk_of(0),)), tuple(map(disk_of, range(3)))
+    joint = Configuration((disk_of(0),), three)
+
+    assert next_voters(ring_of(3), first) == three
+    assert next_voters(ring_of(3), joint) == next_voters(None, joint) == three
+    assert next_voters(ring_of(3), Configuration(three)) == next_voters(None, first) == ()
 
 
 def test_nine_brokers_have_five_voters() -> None:
