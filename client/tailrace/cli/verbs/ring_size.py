@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 BROKERS_MAX = 12288  # of the largest ring (docs/ring.md)
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 5.0
 RESTARTED_S_MAX = 60.0  # of a broker whose logs are read first
-NOT_NOW = "step-not-taken"
 
 
 class Cost:
@@ -122,7 +121,7 @@ def plan(*, brokers: int, output: str, url: str | None) -> None:
 
     with connect(url) as client:
         planned = client.ring_plan(brokers)
-        text = plan_text(planned) + _pause_note(client)
+        text = plan_text(planned) + _notes(client, planned)
     show(output, to_document(planned), text)
 
 
@@ -276,21 +275,30 @@ def _show_plan(client: "Client", wanted: int, output: str, *, retired: Sequence[
     planned = client.ring_plan(wanted)
     document = {**to_document(planned), **({"retired": list(retired)} if retired else {})}
     gone = f"\ngone for good then: broker {', '.join(map(str, retired))}" if retired else ""
-    show(output, document, plan_text(planned) + _pause_note(client) + gone)
+    show(output, document, plan_text(planned) + _notes(client, planned) + gone)
 
 
-def _pause_note(client: "Client") -> str:
-    """What a step costs producers, as the last one did; empty: that is not known."""
+def _notes(client: "Client", planned: "RingPlan") -> str:
+    """Lines of what a step costs producers, as the last one did, and of what it ends for good."""
     last = client.ring().last_step
-    if last is None or last.pause_ms is None:
-        return ""
-    return f"\nthe last step held appends for {last.pause_ms} ms"
+    lines = [*_deleted_notes(client)] if planned.steps else []
+    if last is not None and last.pause_ms is not None:
+        lines.insert(0, f"the last step held appends for {last.pause_ms} ms")
+    return "".join(f"\n{line}" for line in lines)
+
+
+def _deleted_notes(client: "Client") -> Iterator[str]:
+    names = ", ".join(each.name for each in client.deleted_topics())
+    if names:
+        yield f"deleted topics cannot be restored after a step: {names}"
 
 
 def _steps_to(client: "Client", wanted: int, output: str) -> Cost:
     """Step by step; whoever takes steps beside this is no hindrance."""
     cost = Cost()
     waiting = Waits()
+    if _size(client) != wanted:
+        sys.stderr.writelines(f"{line}\n" for line in _deleted_notes(client))
     while (now := _size(client)) != wanted:
         kind: Literal["grow", "shrink"] = "grow" if now < wanted else "shrink"
         try:

@@ -67,6 +67,7 @@ class FixedClient:
         self.registered = [0, 1, 2]
         self.ranges: list[Any] = []
         self.last_step: Any = None
+        self.deleted: list[str] = []
         self.copies: list[dict[str, Any]] = []
         self.asked: list[tuple[object, ...]] = []
         self._answers = list(answers)
@@ -84,6 +85,9 @@ class FixedClient:
             ranges=self.ranges,
             last_step=self.last_step,
         )
+
+    def deleted_topics(self) -> list[Any]:
+        return [SimpleNamespace(name=name) for name in self.deleted]
 
     def ring_plan(self, brokers: int) -> RingPlan:
         steps = [{**STEP, "copies": self.copies}]
@@ -357,6 +361,25 @@ def test_a_plan_says_what_the_last_step_cost(
     client.last_step = SimpleNamespace(pause_ms=None)
     ring_size.plan(brokers=4, output="table", url=None)
     assert "held" not in capsys.readouterr().out
+
+
+def test_a_step_names_the_deleted_topics_that_it_ends_for_good(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = FixedClient(3)
+    client.deleted, client.registered = ["old", "older"], [0, 1, 2, 3]
+    note = "deleted topics cannot be restored after a step: old, older\n"
+    run(monkeypatch, client, ring_size.grow, dry_run=True)
+    assert capsys.readouterr().out.endswith(note)
+
+    run(monkeypatch, client, ring_size.grow)
+    assert capsys.readouterr().err.endswith(note)
+
+    run(monkeypatch, client, ring_size.grow, brokers=4)  # so many there are now
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(client, "ring_plan", lambda _: plan_of(steps=[]))
+    run(monkeypatch, client, ring_size.grow, brokers=4, dry_run=True)
+    assert "restored" not in capsys.readouterr().out
 
 
 def test_who_is_gone_already_is_gone(
