@@ -18,7 +18,6 @@ from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.groups.group_history import Span, repeat_count, violations
 from tests.support.groups.group_load import (
     ANSWERS_BETWEEN_MAX,
-    CONSUMERS,
     TOPICS,
     Consumers,
     Load,
@@ -76,8 +75,7 @@ def test_a_group_gets_every_event_in_order_whoever_is_killed(tmp_path: Path) -> 
         broker = stack.enter_context(start_broker(tmp_path, journal_bytes=8 << 20))
         consumers = Consumers([broker.url], tmp_path, generator, topic_ids(broker.url, 3))
         stack.callback(consumers.kill_all)
-        for _ in range(CONSUMERS):
-            consumers.start()
+        consumers.start_all()
         with producing([broker.url], load, seed) as producers:
             crashes = kill_at_random(broker, load, consumers, generator)
         with Client(broker.url) as client:

@@ -20,7 +20,6 @@ from tests.support.broker.fixtures import free_ring_port
 from tests.support.groups.group_history import repeat_count, violations
 from tests.support.groups.group_load import (
     ANSWERS_BETWEEN_MAX,
-    CONSUMERS,
     TOPICS,
     Consumers,
     Load,
@@ -56,8 +55,7 @@ def test_a_group_gets_every_event_in_order_through_any_broker(
         urls = [broker.url for broker in ring.brokers]
         consumers = Consumers(urls, tmp_path, generator, topic_ids(urls[0], 1))
         stack.callback(consumers.kill_all)
-        for _ in range(CONSUMERS):
-            consumers.start()
+        consumers.start_all()
         changes = stack.enter_context(LeaderChanges(ring))
         others = [consumers.kill_one, consumers.send_one_away, consumers.let_one_stand]
         with producing(urls, load, seed) as producers:

@@ -15,7 +15,6 @@ from tests.support.broker.fixtures import free_ring_port
 from tests.support.groups.group_history import repeat_count, violations
 from tests.support.groups.group_load import (
     ANSWERS_BETWEEN_MAX,
-    CONSUMERS,
     TOPICS,
     Consumers,
     Load,
@@ -50,8 +49,7 @@ def test_a_group_reads_on_over_steps_of_its_ring(tmp_path: Path, run: int, grows
         urls = [broker.url for broker in ring.brokers[:FIRST]]
         consumers = Consumers(urls, tmp_path, generator, topic_ids(urls[0], 2))
         stack.callback(consumers.kill_all)
-        for _ in range(CONSUMERS):
-            consumers.start()
+        consumers.start_all()
         changes = stack.enter_context(LeaderChanges(ring))
         others = [consumers.kill_one, consumers.send_one_away, consumers.let_one_stand]
         with producing(list(urls), load, seed) as producers:

@@ -18,7 +18,7 @@ from time import monotonic, monotonic_ns
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from tailrace.errors import ConnectionFailedError, ProblemError
+from tailrace.errors import ConnectionFailedError, GroupNotFoundError, ProblemError
 from tailrace.protocol.group_requests import Form
 from tailrace.protocol.group_values import GroupDetails
 from tailrace.sync import Client
@@ -163,6 +163,21 @@ class Consumers:
     @property
     def notes_paths(self) -> list[Path]:
         return sorted(self._directory.glob("*.notes"))
+
+    def start_all(self) -> None:
+        """The first ones, until one has registered: then the group exists, whatever happens."""
+        for _ in range(CONSUMERS):
+            self.start()
+        deadline_s = monotonic() + START_S
+        with Client(self._urls[0]) as client:
+            while True:
+                try:
+                    find_group(client)
+                except GroupNotFoundError:
+                    assert monotonic() < deadline_s, self.log_path.read_text()
+                    threading.Event().wait(PAUSE_S)
+                else:
+                    return
 
     def start(self, consumer_id: str | None = None) -> None:
         """A new consumer, or one that was there before."""
