@@ -100,7 +100,9 @@ class Consumer:
             try:
                 answer = await self._ask(target, {})
             except ConsumerExistsError:
-                return False
+                # It may be itself, with a topic that has been deleted: until that has expired.
+                if not self._ring.is_calm:
+                    return False
             except TopicNotFoundError:
                 if self._ring.is_calm:
                     self.topics = self._ring.living(self.topics)
