@@ -405,6 +405,8 @@ class Scenario:
         if isinstance(command, AcceptLoss) and not refused:
             self.whole[command.range_id] = set()
             self._catch_up(command.range_id, command.ordinal)
+        if isinstance(command, Lead) and not refused:
+            self._note_loss(command, before)
         if isinstance(command, Lost) and not refused:
             self.whole[command.range_id].discard(command.ordinal)
         if isinstance(command, DropCopy) and not refused:
@@ -417,6 +419,14 @@ class Scenario:
                     del self.seen[place]
                     self.ends.pop(place, None)
         self._look(before)
+
+    def _note_loss(self, command: Lead, before: RingState) -> None:
+        """What a ghost has counts from now on, if it leads: it lacks what was not flushed."""
+        led = self.state.ranges[command.range_id]
+        if led.lossy_epochs != before.ranges[led.id].lossy_epochs:
+            assert command.ordinal in self.whole[led.id], f"more than power is lost: {led}"
+            self.whole[led.id] = set()
+            self._catch_up(led.id, command.ordinal)
 
     def _look(self, before: RingState) -> None:
         """Which topics have been `written` ones while a broker was registered as it is."""

@@ -12,6 +12,7 @@ from tailrace_broker.core.ring.registrations import without_copy, worse
 from tailrace_broker.core.ring.step_commands import cancel_step
 from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Lead, Lost
 from tailrace_broker.model.ring_state import RangeState, Refusal, Registration, Replica, RingState
+from tailrace_broker.model.topic import NO_EPOCH
 
 
 def lead(state: RingState, command: Lead) -> RingState | Refusal:
@@ -152,14 +153,21 @@ def greatest_ghosts(state: RingState, led: RangeState) -> set[int]:
     ):
         return set()
     ends = {
-        each.ordinal: found[1:]
+        each.ordinal: _recovered_end(state.brokers[each.ordinal], led)
         for each in led.isr
         if each.cause == "power"
-        for found in state.brokers[each.ordinal].ends
-        if found.range_id == led.id
     }
     greatest = max(ends.values(), default=None)
     return {ordinal for ordinal, end in ends.items() if end == greatest}
+
+
+def _recovered_end(broker: Registration, led: RangeState) -> tuple[int, int]:
+    """Its last epoch there, and the sum of its ends.
+
+    Whoever recovered before it knew of the range, a child of a step, had stored nothing in it.
+    """
+    found = next((each for each in broker.ends if each.range_id == led.id), None)
+    return (NO_EPOCH, 0) if found is None else found[1:]
 
 
 def without(isr: Sequence[Replica], gone: Iterable[int], floor: int) -> tuple[Replica, ...]:

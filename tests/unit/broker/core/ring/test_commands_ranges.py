@@ -234,8 +234,32 @@ def test_a_ghost_that_lost_its_disk_or_what_it_found_does_not_compare() -> None:
     state = after_power((4, 60), (4, 50), None, of_disk=(0,))
 
     assert greatest_ghosts(state, state.ranges[0]) == {1}
-    nobody = after_power(None, None, None)
+    nobody = after_power(None, None, None, of_disk=(0, 1, 2))
     assert greatest_ghosts(nobody, nobody.ranges[0]) == set()
+
+
+def test_a_child_is_led_again_when_all_lost_power_before_they_knew_of_it() -> None:
+    """They recovered by the state before the step, whose end they had agreed on already."""
+    state = stepped(with_topic(led(registered=1), written=True))
+    child = max(state.ranges.values(), key=lambda each: each.id)
+    for ordinal in child.replicas:
+        of_parents = replace(register(ordinal, "power"), ends=(RangeEnd(0, 1, 100),))
+        state = done(state, of_parents)
+    led_child = state.ranges[child.id]
+    assert all(each.cause == "power" for each in led_child.isr)
+
+    assert greatest_ghosts(state, led_child) == {*child.replicas}
+    first = child.replicas[0]
+    after = done(state, Lead(child.id, led_child.epoch, first, state.brokers[first].number))
+    assert after.ranges[child.id].leader == Replica(first, state.brokers[first].number)
+
+
+def test_a_ghost_that_has_stored_something_leads_before_one_that_did_not_know_of_the_range() -> (
+    None
+):
+    state = after_power((1, 5), None, None)
+
+    assert greatest_ghosts(state, state.ranges[0]) == {0}
 
 
 def test_ghosts_wait_for_a_member_that_is_whole() -> None:
