@@ -350,7 +350,6 @@ def _sealed(parent: RangeState) -> RangeState:
         step=None,
         sealed_epoch=parent.epoch,
         complete=tuple(each.ordinal for each in parent.isr if not each.is_ghost),
-        losses={},
     )
 
 

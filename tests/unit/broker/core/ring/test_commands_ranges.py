@@ -417,8 +417,29 @@ def test_a_replica_that_has_caught_up_after_damage_is_prepared_by_its_number() -
     assert state.step is None
     children = [each for each in state.ranges.values() if other in each.isr]
     assert children
-    assert not state.ranges[range_id].losses
     assert leader in children[0].isr
+
+
+def test_damage_that_was_found_before_the_seal_is_reported_after_it() -> None:
+    """Of a broker that has lost something before: its number in the range stays what it was."""
+    state = begin(led(registered=1))
+    assert state.step is not None
+    range_id = state.step.parents[0]
+    damaged = state.ranges[range_id].isr[1].ordinal
+    state = done(led(registered=1), Lost(range_id, damaged, 1, 0))
+    healed = tuple(
+        each._replace(is_ghost=False, cause=None, losses=1) if each.is_ghost else each
+        for each in state.ranges[range_id].isr
+    )
+    state = begin(done(state, ChangeIsr(range_id, 1, 1, healed)))
+    assert state.step is not None
+    for each in state.step.parents:
+        prepared = {*state.brokers} - {damaged}
+        state = done(state, sealed(state, each, prepared=prepared))
+    assert damaged in state.ranges[range_id].complete
+
+    after = done(state, Lost(range_id, damaged, 1, 1))
+    assert damaged not in after.ranges[range_id].complete
 
 
 def test_a_damaged_copy_of_a_sealed_range_is_not_whole() -> None:
