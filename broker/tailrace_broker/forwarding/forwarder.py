@@ -50,6 +50,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.forwarding import AppendAnswers
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RingState
+from tailrace_broker.model.topic import Topic
 from tailrace_broker.net.broker import OpenTopic
 from tailrace_broker.net.logs import Appends
 from tailrace_broker.net.replication.link import Link
@@ -204,11 +205,15 @@ class Forwarder:
 
     def _move_sealed(self) -> None:
         """In the turn in which partitions are sealed, so that nothing passes what they have."""
-        for key in sorted(self._queues):  # parents first
+        for key in sorted({*self._queues, *self._blocked}):  # parents first
             hosted = self._hosted_of(key.topic_id)
             found = None if hosted is None else hosted.topic.find(key.partition)
-            if hosted is not None and found is not None and found.is_sealed:
+            if hosted is None or found is None or not found.is_sealed:
+                continue
+            if key in self._queues:
                 self._move_all(self._queues[key], hosted)
+            else:
+                self._block_children(key, hosted.topic)
 
     def _move_all(self, queue: PartitionQueue, hosted: HostedTopic) -> None:
         """Have what waits for a sealed partition appended to its children, by who has its events.
@@ -218,8 +223,7 @@ class Forwarder:
         key = queue.key
         if queue.has_sent or key in self._blocked:
             queue.seal(self._now_ms())
-            for child in hosted.topic.at(key.partition).children:
-                self._blocked.setdefault(LogKey(key.topic_id, child), set()).add(key)
+            self._block_children(key, hosted.topic)
             return
         error = hosted.sealed_error(key.partition)
         for append in queue.take_waiting():
@@ -229,6 +233,14 @@ class Forwarder:
                 self._waiting.end_one()
                 self._move(append, error)
         self._unblock(key)
+
+    def _block_children(self, key: LogKey, topic: Topic) -> None:
+        """Have them wait, and theirs where they are sealed by now."""
+        for each in topic.at(key.partition).children:
+            child, found = LogKey(key.topic_id, each), topic.find(each)
+            self._blocked.setdefault(child, set()).add(key)
+            if found is not None and found.is_sealed and child not in self._queues:
+                self._block_children(child, topic)
 
     def _move(self, append: WaitingAppend, error: TailraceError) -> None:
         self._moving = error, append
@@ -253,12 +265,17 @@ class Forwarder:
 
     def _unblock(self, parent: LogKey) -> None:
         """All that came to it is answered or moved."""
-        for child, parents in list(self._blocked.items()):
-            parents.discard(parent)
-            if not parents:
-                del self._blocked[child]
-                if child in self._queues:
-                    self._pump_soon(self._queues[child])
+        done = [parent]
+        while done:
+            parent = done.pop()
+            for child, parents in list(self._blocked.items()):
+                parents.discard(parent)
+                if not parents:
+                    del self._blocked[child]
+                    if child in self._queues:
+                        self._pump_soon(self._queues[child])
+                    else:
+                        done.append(child)
 
     # --- sending ---
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from crc32c import crc32c
 
 from tailrace.wire import Codec
@@ -13,7 +14,7 @@ from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.core.forwarding.partition_queue import EventContents
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.ring.topics import topic_of
-from tailrace_broker.forwarding.forwarder import Forwarder
+from tailrace_broker.forwarding.forwarder import WATCH_SECONDS, Forwarder
 from tailrace_broker.forwarding.waiting_requests import WaitingRequests
 from tailrace_broker.model.append_outcome import AppendFailed, AppendOutcome
 from tailrace_broker.model.commands import AlterTopic, Lead, Reslice
@@ -86,6 +87,18 @@ class Router:
 
     def forwarding_link(self, ordinal: int) -> FakeLink:
         return self.links[ordinal]
+
+    def follow(self, state: RingState, *, is_applied: bool = True) -> None:
+        """A state with other partitions."""
+        topic = topic_of(state, state.topics["orders"])
+        self.hosted.alter(topic, [NotReadyError("no log is here")] * len(topic.partitions))
+        if is_applied:
+            self.apply(state)
+
+    async def watched(self) -> None:
+        """Until it has looked for queues that are empty."""
+        await asyncio.sleep(2 * WATCH_SECONDS)
+        await turns()
 
     def apply(self, state: RingState) -> None:
         self.ring.state = state
@@ -186,3 +199,46 @@ def test_an_answer_of_the_leader_before_is_none_to_what_its_successor_was_sent()
         assert router.outcomes.keys() == {b"0", b"a", b"b", b"c"}
 
     run(scenario)
+
+
+@pytest.mark.parametrize("is_one_turn", [False, True])
+def test_what_waits_for_a_partition_goes_before_events_of_its_childrens_children(
+    is_one_turn: bool,
+) -> None:
+    """Two steps end while a request to the first partition is not answered."""
+
+    async def scenario() -> None:
+        state = with_topic(led(), partitions=1)
+        router = Router(state)
+        await router.append(open_partition(router), b"first")
+        state = resliced_in(state, OLD, 2)
+        router.follow(state, is_applied=not is_one_turn)
+        child = router.hosted.topic.at(open_partition(router))
+        router.follow(resliced_in(state, child.range_id, 1))
+        await turns()
+        await router.append(open_partition(router), b"second")
+        assert router.links[OLD].values() == [b"first"]
+
+        refused = FailedRequest(1, "NotReadyError", "it is sealed", {}, write_attempted=False)
+        await router.answered(OLD, AppendAnswers((), (refused,)))
+        await router.watched()
+        assert isinstance(router.outcomes[b"first"], AppendFailed)
+        assert router.links[OLD].values() == [b"first", b"second"]
+
+    run(scenario)
+
+
+def open_partition(router: Router) -> int:
+    """Of the tokens of range 1 the last one that is not sealed."""
+    start = led().ranges[OLD].start
+    found = [
+        each.partition
+        for each in router.hosted.topic.partitions
+        if not each.is_sealed and each.token_start <= start < each.token_end
+    ]
+    return found[-1]
+
+
+def resliced_in(state: RingState, range_id: int, slices: int) -> RingState:
+    state = done(state, AlterTopic("orders", {"partitionsPerRange": slices}), Reslice(range_id))
+    return done(state, sealed(state, range_id))
