@@ -1,8 +1,8 @@
 """Whether the brokers that share a range have the same time.
 
-Age is counted by the clock of the broker that leads. While the clock of another replica differs,
-nobody can say which of them is right, and nothing is old: else a broker that starts with a clock
-that is days ahead, and leads, removes everywhere what is not old yet.
+Age is counted by the clock of the broker that leads. While the clock of another replica differs, or
+no other is heard, nobody can say which is right, and nothing is old: else a broker that starts with
+a clock that is days ahead, and leads, removes everywhere what is not old yet.
 """
 
 import asyncio
@@ -53,11 +53,14 @@ class ClockWatch:
 
     def agree(self, range_id: int) -> bool:
         """Whether all others that have copies of an open range, and are not fenced, have the time
-        that it is here, as they said last.
+        that it is here, as they said last. All are fenced: nobody knows.
         """
         state = self._ring.state
         owner = None if state is None else state.ranges.get(range_id)
-        return state is None or owner is None or self._others(state, owner) <= self._agreeing
+        if state is None or owner is None or owner.is_sealed or len(owner.replicas) == 1:
+            return True
+        others = self._others(state, owner)
+        return bool(others) and others <= self._agreeing
 
     async def look(self, clock_of: Callable[[int], Awaitable[int]]) -> bool:
         """Ask all that share an open range with this broker; whether all have the time that it is.

@@ -2,10 +2,10 @@
 
 Now and then it looks at what the settings of topics leave of its copies, and has the ring commit
 it; all brokers with copies trim them then. Nothing is decided while the clock of another broker
-with a copy differs from the one here: nobody could say which of them is right. And nothing is
-decided of a range that was sealed a short time ago: its producers may still repeat what it has. A
-partition without records stays for as long, so that each coordinator counts what its groups have
-not read there.
+with a copy differs from the one here, or none of them is heard: nobody could say which is right.
+And nothing is decided of a range that was sealed a short time ago: its producers may still repeat
+what it has. A partition without records stays for as long, so that each coordinator counts what its
+groups have not read there.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from uuid import UUID
 
 import structlog
 
-from tailrace_broker.core.ring.copies import live_copies
 from tailrace_broker.core.ring.sealed_retention import decider_of, decision
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.replication import LogKey
@@ -87,8 +86,11 @@ class SealedRetention:
             command = decision(
                 state, held, mine, self._start_of, partial(self._may_leave, emptied_s)
             )
-            others = live_copies(state, held)[1:]
-            if command is None or not await self._clocks_agree(held, others, clock_of):
+            others = _others(state, held, mine.ordinal)
+            is_known = bool(others) or len(held.replicas) == 1
+            if command is None or not is_known:
+                continue
+            if not await self._clocks_agree(held, others, clock_of):
                 continue
             try:
                 await self._ring.change(command)
@@ -124,7 +126,7 @@ class SealedRetention:
     async def _clocks_agree(
         self, held: RangeState, others: list[int], clock_of: Callable[[int], Awaitable[int]]
     ) -> bool:
-        """Whether all others with live copies have the time that it is here."""
+        """Whether these others have the time that it is here."""
         for ordinal in others:
             try:
                 theirs_us = await clock_of(ordinal)
@@ -139,6 +141,12 @@ class SealedRetention:
                 return False
         self._has_warned = False
         return True
+
+
+def _others(state: RingState, held: RangeState, ordinal: int) -> list[int]:
+    """Who else has a copy, or makes one, and is heard."""
+    there = (state.brokers[each] for each in held.replicas if each != ordinal)
+    return [each.ordinal for each in there if not each.is_fenced]
 
 
 def _has_records(log: PartitionLog, start: int) -> bool:

@@ -83,6 +83,15 @@ def test_who_is_fenced_or_away_is_not_asked() -> None:
     assert world.watch.agree(0)
 
 
+def test_no_time_is_sure_while_all_others_with_copies_are_fenced() -> None:
+    """They are back with all that they had; by then a wrong clock had removed it everywhere."""
+    world = World(done(led(), Fence(1, 1), Fence(2, 1)))
+
+    assert world.look()
+    assert world.asked == []
+    assert not world.watch.agree(0)
+
+
 def test_a_broker_alone_needs_nobody_nor_does_one_in_no_ring() -> None:
     alone, outside = World(led(1)), World(None)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace_broker.model.commands import Command, Fence, TrimSealed
+from tailrace_broker.model.commands import Command, DropCopy, Fence, TrimSealed
 from tailrace_broker.model.errors import NotAgreedError, NotReadyError, TailraceError
 from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.topics import sealed_retention
@@ -114,6 +114,25 @@ def test_who_does_not_answer_is_waited_for_unless_it_is_fenced() -> None:
     fenced.clocks = dict(world.clocks)
     assert len(asked(fenced)) == 1
     assert fenced.asked_clocks == [2]
+
+
+def test_nothing_is_decided_while_all_others_with_copies_are_fenced() -> None:
+    """Nobody could say whether the clock here is right."""
+    state = grown()
+    world = World(done(state, *(Fence(each, 1) for each in state.ranges[0].replicas[1:])))
+
+    assert asked(world) == []
+
+
+def test_a_broker_that_has_the_only_copy_decides_by_its_own_clock() -> None:
+    state = stepped(with_topic(led(2, registered=0)), "shrink")
+    [held, *_] = [each for each in state.ranges.values() if each.is_sealed]
+    state = done(state, DropCopy(held.id, 1))
+    world = World(state)
+    world.starts = dict.fromkeys(range(4), 100)
+
+    assert len(asked(world)) == 1
+    assert world.asked_clocks == []
 
 
 def test_what_is_not_committed_is_asked_for_again() -> None:
