@@ -50,7 +50,7 @@ class GroupCompaction:
     async def _append_living(self) -> None:
         """Append the snapshots without positions in topics that are gone for good."""
         read = {topic_id for writer in self._writers() for topic_id in writer.topic_ids()}
-        await self.append_snapshots(await self._topics.gone(read))
+        await self.append_snapshots(self._topics.gone(read))
 
     async def append_snapshots(self, gone: Container[UUID] = ()) -> None:
         """Append a snapshot of each group. As `GroupLog.append`."""

@@ -423,11 +423,15 @@ class Topics:
 
         return await self._io.run(listed)
 
-    async def gone(self, topic_ids: Iterable[UUID]) -> set[UUID]:
-        """Those of these topics that neither are there nor can be restored any more."""
-        living = {hosted.topic.topic_id for hosted in self.local.all_hosted()}
-        dead = [topic_id for topic_id in topic_ids if topic_id not in living]
-        return await self._io.run(partial(self._directory.trash.gone, dead))
+    def gone(self, topic_ids: Iterable[UUID]) -> set[UUID]:
+        """Those of these topics that neither are there nor can be restored any more.
+
+        As the ring has agreed: a topic may be open here only later, or not at all.
+        """
+        state = self._ring.state
+        assert state is not None
+        known = {*(topic.id for topic in state.topics.values()), *state.deleted}
+        return {*topic_ids} - known
 
     def _look_into_trash(self) -> None:
         if self.is_ready:

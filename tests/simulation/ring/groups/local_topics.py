@@ -216,7 +216,7 @@ class LocalTopics:
     def _may_create(self) -> None:
         self._is_creating = False
 
-    async def gone(self, topic_ids: Iterable[UUID]) -> set[UUID]:
+    def gone(self, topic_ids: Iterable[UUID]) -> set[UUID]:
         """Those that nobody can restore."""
         state = self._state
         assert state is not None

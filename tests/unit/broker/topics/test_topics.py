@@ -18,7 +18,13 @@ from tailrace_broker.app import broker as app_broker
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.metadata import decode_deleted
 from tailrace_broker.core.ring.commands import apply_command
-from tailrace_broker.model.commands import CreateTopic, DeleteTopic, RestoreTopic, Stamped
+from tailrace_broker.model.commands import (
+    CreateTopic,
+    DeleteTopic,
+    PurgeTopics,
+    RestoreTopic,
+    Stamped,
+)
 from tailrace_broker.model.errors import (
     InvalidTopicNameError,
     NotAgreedError,
@@ -86,6 +92,23 @@ def test_a_topic_that_is_agreed_on_is_not_called_missing_until_it_is_open(tmp_pa
             with pytest.raises(TopicExistsError):  # reported when the one that exists can be used
                 await broker.create_topic("t", TopicSettings(partitions_per_range=2))
             assert broker.hosted("t").topic.topic_id == UUID(int=1)
+
+    run(scenario)
+
+
+def test_a_topic_that_is_agreed_on_is_not_gone_for_its_groups_until_nobody_can_restore_it(
+    tmp_path: Path,
+) -> None:
+    """A compaction leaves out the positions in topics that are gone."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            await broker.ring.change(CreateTopic("t", UUID(int=1), ONE))
+            assert broker._topics.gone([UUID(int=1), UUID(int=2)]) == {UUID(int=2)}
+            await broker.ring.change(DeleteTopic("t", 1))
+            assert broker._topics.gone([UUID(int=1)]) == set()
+            await broker.ring.change(PurgeTopics((UUID(int=1),)))
+            assert broker._topics.gone([UUID(int=1)]) == {UUID(int=1)}
 
     run(scenario)
 
