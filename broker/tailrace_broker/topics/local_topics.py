@@ -285,6 +285,7 @@ class LocalTopics:
 
     def _follow(self, hosted: HostedTopic, state: RingState, topic: TopicState) -> None:
         follow(hosted, state, topic, self._directory.identity.ordinal, self._on_damaged)
+        self._retention.decide(hosted.decided_starts())
         self._stepped.add(topic.id)
 
     def _alter(

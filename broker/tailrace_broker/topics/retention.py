@@ -122,6 +122,10 @@ class Retention:
         for log in logs:
             self.look(log)
 
+    def decide(self, decided: Mapping[PartitionLog, int]) -> None:
+        """These are sealed from this turn on, and begin there."""
+        self._decided |= {log: start for log, start in decided.items() if log in self._watched}
+
     def forget(self, logs: Collection[PartitionLog]) -> None:
         """Their topic goes. A trim under way goes on to its end."""
         self._watched.difference_update(logs)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.core.ring.arithmetic import token
@@ -23,6 +24,7 @@ from tests.support.storage.storage import Appends, until, values_in
 
 ONE = TopicSettings(partitions_per_range=1)
 PARENT, LOW_CHILD, HIGH_CHILD = 0, 1, 2
+DAY_US = 86_400_000_000
 
 
 async def begin_step(broker: LocalBroker) -> RingState:
@@ -95,6 +97,30 @@ async def test_a_log_is_sealed_as_it_is_and_its_children_follow_it(tmp_path: Pat
         log = broker.hosted("t").log_of(PARENT)
         assert await values_in(log) == [b"0", b"1"]
         assert broker.hosted("t").logs[LOW_CHILD].log_end == 3  # type: ignore[union-attr]
+
+
+async def test_a_log_that_is_sealed_is_trimmed_by_no_clock_of_its_own_from_that_turn_on(
+    tmp_path: Path,
+) -> None:
+    """Its leader did not trust its clock while another replica had a different time."""
+    async with started_broker(tmp_path) as broker:
+        await broker.create_topic("t", replace(ONE, retention_ms=60_000))
+        retention, now_us = broker._retention, broker.now_us
+        retention.now_us = lambda: now_us() + 8 * DAY_US
+        retention.is_time_sure = lambda _: False
+        log = broker.hosted("t").log_of(PARENT)
+        await Appends(log).batch([b"0", b"1"])
+
+        def look(_: RingState | None, after: RingState) -> None:
+            if after.ranges[0].is_sealed:
+                retention.is_time_sure = lambda log: log.place.range_id == 0
+                retention.check_all()
+
+        broker.ring.on_applied.append(look)
+        await split(broker)
+        await until(lambda: isinstance(broker.hosted("t").logs[LOW_CHILD], PartitionLog))
+        await until(lambda: not retention._is_trimming)
+        assert await values_in(log) == [b"0", b"1"]
 
 
 async def test_what_waits_when_the_log_is_sealed_was_not_attempted(tmp_path: Path) -> None:
