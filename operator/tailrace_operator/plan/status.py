@@ -26,6 +26,7 @@ from tailrace_operator.plan.facts import (
     outdated_pods,
     ready_ordinals,
     running_ordinals,
+    update_revision,
     wanted_claims,
     wanted_pods,
 )
@@ -285,6 +286,9 @@ def _progressing(
         reason, message = scaling
     elif growing := _growing(cluster):
         reason, message = "UpdatingVolumes", growing
+    elif update_revision(cluster) is None:
+        what = "Kubernetes has not taken its template over yet"
+        reason, message = "Updating", f"StatefulSet {cluster.owner.name}: {what}"
     elif outdated := outdated_pods(cluster):
         numbers = ", ".join(str(pod.ordinal) for pod in outdated)
         reason, message = "Updating", f"brokers that may not be restarted yet: {numbers}"

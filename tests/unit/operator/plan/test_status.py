@@ -291,6 +291,21 @@ def test_volumes_that_grow_are_reported_and_those_that_cannot() -> None:
     )
 
 
+def test_a_template_that_kubernetes_has_not_seen_yet_is_under_way() -> None:
+    """`kubectl wait` for `Progressing=False` after a change must not end before it has begun."""
+    world = World()
+    world.settle()
+    world.change(settings={"ioThreads": 4})
+    while world.work() is not None:
+        pass
+
+    assert condition(dict(world.status), "Progressing") == (
+        "True",
+        "Updating",
+        "StatefulSet events: Kubernetes has not taken its template over yet",
+    )
+
+
 def test_what_blocks_is_in_the_column_and_its_remedy_in_the_conditions() -> None:
     action = Blocked("NameTaken", "Service events belongs to someone else; delete it")
 
