@@ -86,11 +86,11 @@ def _in_order(
     yield _unwanted(cluster, wanted)
     yield memory
     yield _bootstrap(cluster)
-    yield _growth(cluster)
     yield _restart(cluster)
     yield next_step(cluster)
     yield _retired_volume(cluster)
-    yield _cannot_grow(cluster)  # which may stay so for ever: sizes cannot be taken back
+    yield _growth(cluster)  # the API may refuse it for ever: sizes cannot be taken back
+    yield _cannot_grow(cluster)
 
 
 # --- volumes --------------------------------------------------------------------------------------
@@ -305,11 +305,12 @@ def _founded_already(ring: Ring, cluster_id: str) -> RecordFounding | None:
 
 
 def _small_claims(cluster: Cluster) -> list[Claim]:
+    """Of those that have a volume already: the API refuses to change the size of another."""
     size_bytes = cluster.spec.storage.size_bytes
     return [
         wanted_claim
         for wanted_claim in wanted_claims(cluster)
-        if wanted_claim.requested_bytes < size_bytes
+        if wanted_claim.requested_bytes < size_bytes and wanted_claim.capacity_bytes
     ]
 
 

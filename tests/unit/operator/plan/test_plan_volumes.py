@@ -156,6 +156,50 @@ def test_volumes_that_cannot_grow_keep_no_broker_from_its_new_template() -> None
     assert blocked(world.observed()).reason == "VolumesCannotGrow"
 
 
+def of_pod_that_waits(world: World) -> None:
+    """Its claim waits with it: a volume is made where a pod runs."""
+    waits = "Unschedulable: too little memory"
+    world.pods[2] = replace(world.pods[2], is_running=False, is_ready=False, problem=waits)
+    world.claims[2] = replace(world.claims[2], capacity_bytes=0)
+
+
+def test_a_claim_without_a_volume_is_not_asked_to_grow() -> None:
+    """The API would refuse it, and the pod that waits would never get its new template."""
+    world = settled()
+    of_pod_that_waits(world)
+    world.change(storage={"size": "20Gi"}, resources={"requests": {"memory": "1Gi"}})
+    done = []
+    for _ in range(20):
+        world.make_pods()
+        done.append(world.work())
+
+    grown = [each.name for each in done if isinstance(each, GrowClaim)]
+    assert grown == ["data-events-0", "data-events-1"]
+    assert RestartBroker in map(type, done)
+    assert done[-1] is None
+
+
+class OfQuota(World):
+    """No volume may be larger than it is."""
+
+    def _grow(self, name: str, size: str) -> None:
+        """The API refuses it."""
+
+
+def test_volumes_that_kubernetes_does_not_let_grow_keep_no_broker_from_its_new_template() -> None:
+    """Nobody can take back the size."""
+    world = OfQuota()
+    world.settle()
+    world.change(storage={"size": "20Gi"}, settings={"ioThreads": 4})
+    for _ in range(60):
+        world.step()
+        world.work()
+
+    assert {pod.revision for pod in world.pods.values()} == {
+        world.children[STATEFUL_SET]["status"]["updateRevision"]
+    }
+
+
 # --- claims that somebody deletes -----------------------------------------------------------------
 
 
