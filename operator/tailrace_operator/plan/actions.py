@@ -107,7 +107,8 @@ class RestartBroker:
 @dataclass(frozen=True, slots=True)
 class ReplaceVolume:
     """Evict the pod whose claim is being deleted, if it is still this one: the claim goes with it,
-    and the StatefulSet makes both again. `copies`: those that others have of each event.
+    and the StatefulSet makes both again. `copies`: those that others have of each event; 0: there
+    is nothing on it, since the broker is about to join.
     """
 
     ordinal: int
@@ -258,9 +259,10 @@ def described(action: Action) -> str:
             return f"broker {ordinal}: restarted, {reason}"
         case ReplaceVolume(ordinal, _, claim, copies):
             others = "1 other copy" if copies == 1 else f"{copies} other copies"
+            fills = f" and fills it from the ring, which has {others} of each event"
             return (
                 f"broker {ordinal}: volume {claim} is being deleted; the broker restarts on a new "
-                f"one and fills it from the ring, which has {others} of each event"
+                f"one{fills * bool(copies)}"
             )
         case StepRing("grow", count):
             return f"a range is split for broker {count}"

@@ -107,10 +107,11 @@ def is_needed(cluster: Cluster, ordinal: int) -> bool:
 def copies_elsewhere(cluster: Cluster, ordinal: int) -> int:
     """Return how many other copies there are of all that a broker has.
 
-    Copies of sealed ranges that are missing are in `Ring.sealed_short`.
+    Copies of sealed ranges that are missing are in `Ring.sealed_short`. One that is about to join
+    has nothing.
     """
     ring = cluster.ring
-    if ring is None:
+    if ring is None or ordinal >= broker_count(cluster):
         return 0
     its = (each for each in ring.ranges if ordinal in each.replicas)
     return min([ring.copies - 1, *(len({*each.in_sync} - {ordinal}) for each in its)])
@@ -122,14 +123,19 @@ def obstacle(cluster: Cluster, claim: Claim) -> str | None:
     A disk takes a vote on the metadata with it, which the other voters must be able to give again.
     """
     ring, ordinal = cluster.ring, claim.ordinal
-    if copies_elsewhere(cluster, ordinal) < 1 or ring is None:
+    if ring is None:
         return "no other broker is known to have all of its data"
     if claim.holder is not None:
         return f"finalizer {claim.holder} keeps the claim"
-    if ordinal >= broker_count(cluster):
-        return f"broker {ordinal} joins or leaves the ring"
     if ring.is_changing:
         return "the ring changes"
+    if ordinal >= (count := broker_count(cluster)):
+        if ring.sealed_held.get(ordinal):
+            return f"others copy first what broker {ordinal} holds"
+        joins = cluster.spec.brokers > count == ordinal
+        return None if joins else f"broker {ordinal} leaves the ring"
+    if copies_elsewhere(cluster, ordinal) < 1:
+        return "no other broker is known to have all of its data"
     if 2 * len(ring.voters - {ordinal}) <= len(ring.voters):
         return "the metadata would have no majority of its voters"
     return None

@@ -59,7 +59,7 @@ def events_of() -> st.SearchStrategy[Event]:
         with_ordinal(World.end_pod),
         with_ordinal(World.falter),
         with_ordinal(World.lose_disk),
-        with_ordinal(World.delete_claim),
+        st.integers(0, 5).map(lambda ordinal: lambda world: world.delete_claim(ordinal)),
         st.integers(0, 5).map(lambda index: lambda world: delete_child(world, index)),
         st.integers(0, 5).map(lambda index: lambda world: edit_child(world, index)),
         specs.map(lambda spec: lambda world: world.change(**spec)),

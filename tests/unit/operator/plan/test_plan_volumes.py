@@ -297,7 +297,14 @@ def without_stateful_set(cluster: Cluster) -> Cluster:
             lambda c: of_ring(c, voters=frozenset({0, 1})),
             "the metadata would have no majority of its voters",
         ),
-        (lambda c: of_ring(c, broker_count=1), "broker 1 joins or leaves the ring"),
+        (
+            lambda c: of_ring(c, broker_count=1, sealed_held={1: 1}),
+            "others copy first what broker 1 holds",
+        ),
+        (
+            lambda c: replace(of_ring(c, broker_count=1), spec=settled(brokers=1).observed().spec),
+            "broker 1 leaves the ring",
+        ),
         (lambda c: replace(c, ring=with_ranges(c.ring, behind={2})), None),
         (lambda c: of_ring(c, sealed_short=1), None),
         (lambda c: of_ring(c, metadata_leader=None), None),
@@ -314,7 +321,8 @@ def without_stateful_set(cluster: Cluster) -> Cluster:
         "a step",
         "the only voter",
         "one of two voters",
-        "not of the ring",
+        "holds sealed ranges",
+        "leaves the ring",
         "another is behind",
         "a sealed range lacks a copy",
         "no metadata leader",
@@ -359,3 +367,24 @@ def test_the_ring_takes_no_step_before_a_volume_is_replaced() -> None:
     (replacement,) = restarts(actions)
     (step,) = [each for each in actions if isinstance(each, StepRing)]
     assert actions.index(replacement) < actions.index(step)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_broker_that_joins_gets_a_new_volume_for_the_one_that_is_being_deleted(
+    size: int,
+) -> None:
+    """Nothing is on it yet; else the ring would not grow until somebody deletes the pod too."""
+    world = settled(brokers=size)
+    world.change(brokers=size + 1)
+    while size not in world.pods or not world.pods[size].is_ready:
+        world.step()
+        if size not in world.pods or not world.pods[size].is_ready:
+            world.work()
+    world.claims[size] = replace(world.claims[size], is_deleting=True)
+
+    actions = world.settle()
+
+    (replaced,) = restarts(actions)
+    assert (replaced.ordinal, getattr(replaced, "copies", None)) == (size, 0)
+    assert world.size == size + 1
+    assert not world.claims[size].is_deleting
