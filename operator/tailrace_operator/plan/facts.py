@@ -26,11 +26,19 @@ def pod_count(cluster: Cluster) -> int:
     """
     count, ring = broker_count(cluster), cluster.ring
     if ring is None or not is_founded(cluster):
-        live = cluster.children.get(ChildName("StatefulSet", cluster.owner.name))
-        kept = 0 if live is None or not is_recorded(cluster) else live["spec"].get("replicas", 0)
-        return max(count, kept)
+        return max(count, _kept_count(cluster))
     leaving = max(ring.registered, default=-1) + 1
     return max(count + (cluster.spec.brokers > count), leaving)
+
+
+def _kept_count(cluster: Cluster) -> int:
+    """Of a ring that does not answer: the pods that there are, also without their StatefulSet."""
+    if not is_recorded(cluster):
+        return 0
+    live = cluster.children.get(ChildName("StatefulSet", cluster.owner.name))
+    if live is None:
+        return max((pod.ordinal + 1 for pod in cluster.pods), default=0)
+    return int(live["spec"].get("replicas", 0))
 
 
 def wanted_pods(cluster: Cluster) -> list[Pod]:

@@ -12,8 +12,9 @@ from tailrace_operator.plan.actions import (
     StepRing,
 )
 from tailrace_operator.plan.facts import pod_count
+from tailrace_operator.plan.manifests import children
 from tailrace_operator.plan.scaling import progress
-from tests.support.operator.kubernetes_world import World, action_of, settled
+from tests.support.operator.kubernetes_world import STATEFUL_SET, World, action_of, settled
 
 GIVEN = {"zones": ["a", "b", "c"]}
 
@@ -168,6 +169,21 @@ def test_nobody_is_taken_away_while_the_ring_does_not_answer() -> None:
 
     assert pod_count(silent) == pod_count(later) == 4
     assert not isinstance(action_of(later), StepRing)
+
+
+def test_a_stateful_set_is_made_again_for_all_its_pods_while_the_ring_does_not_answer() -> None:
+    """A broker that leaves may be the only one with a copy of a sealed range."""
+    world = settled(brokers=4)
+    world.change(brokers=3)
+    while world.size == 4:
+        world.step()
+        world.work()
+    world.work()  # the step is noted
+    del world.children[STATEFUL_SET]
+    silent = replace(world.observed(), ring=None)
+
+    assert children(silent)[STATEFUL_SET]["spec"]["replicas"] == 4
+    assert pod_count(replace(silent, pods=())) == 3
 
 
 def test_the_ready_condition_holds_while_the_ring_grows() -> None:
