@@ -23,7 +23,8 @@ def next_step(cluster: Cluster) -> StepRing | RetireBroker | None:
         return None
     leaving = _leaving(cluster, ring)
     if leaving:
-        return RetireBroker(leaving[-1]) if not ring.sealed_held.get(leaving[-1]) else None
+        is_needed = ring.sealed_held.get(leaving[-1]) or leaving[-1] in ring.voters
+        return None if is_needed else RetireBroker(leaving[-1])
     if wanted == count or not can_step(cluster):
         return None
     if wanted < count:

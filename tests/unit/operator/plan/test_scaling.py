@@ -171,6 +171,23 @@ def test_nobody_is_taken_away_while_the_ring_does_not_answer() -> None:
     assert not isinstance(action_of(later), StepRing)
 
 
+def test_a_broker_that_still_votes_is_not_retired() -> None:
+    """The voters that stay may be too few to change anything, also who votes."""
+    world = settled()
+    world.change(brokers=2)
+    while world.size == 3:
+        world.step()
+        world.work()
+    world.held[2] = 0
+    while not isinstance(action_of(cluster := world.observed()), RetireBroker):
+        world.work()
+    assert cluster.ring is not None
+
+    voters = replace(cluster.ring, voters=frozenset({0, 1, 2}))
+
+    assert action_of(replace(cluster, ring=voters)) is None
+
+
 def test_a_stateful_set_is_made_again_for_all_its_pods_while_the_ring_does_not_answer() -> None:
     """A broker that leaves may be the only one with a copy of a sealed range."""
     world = settled(brokers=4)
