@@ -135,7 +135,7 @@ def obstacle(cluster: Cluster, claim: Claim) -> str | None:
         return "no other broker is known to have all of its data"
     if claim.holder is not None:
         return f"finalizer {claim.holder} keeps the claim"
-    if ring.is_changing:
+    if ring.has_step or ring.next_voters:
         return "the ring changes"
     if ordinal >= (count := broker_count(cluster)):
         if ring.sealed_held.get(ordinal):
@@ -153,11 +153,13 @@ def is_whole(cluster: Cluster) -> bool:
     """Whether a broker can be taken away: all serve, and all ranges, sealed too, have their copies.
 
     The copies that a lost disk had of sealed ranges come back after those of open ranges. Of a
-    volume that is being deleted nothing may be needed: it goes with its pod.
+    volume that is being deleted nothing may be needed: it goes with its pod. While voters change,
+    one whose disk is new may have no vote yet.
     """
     return (
         _all_serve(cluster)
         and cluster.ring is not None
+        and not cluster.ring.next_voters
         and not cluster.ring.sealed_short
         and all(obstacle(cluster, claim) is None for claim in deleting_claims(cluster))
     )

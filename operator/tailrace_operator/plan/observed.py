@@ -105,7 +105,8 @@ class Ring:
     `new_disks`: brokers that started on a disk without what they had. `registered`: those that
     belong to it, are about to, or have not left yet. `sealed_held`: by broker, how many sealed
     ranges count on its copy. `sealed_short`: sealed ranges that fewer than `copies` hold whole.
-    `voters`: brokers that vote on the metadata. `is_changing`: a step is open, or voters change.
+    `voters`: brokers that vote on the metadata; `next_voters`: those that are to, when others are.
+    `has_step`: one is open.
     """
 
     cluster_id: str | None
@@ -120,7 +121,8 @@ class Ring:
     sealed_held: Mapping[int, int] = field(default_factory=dict)
     sealed_short: int = 0
     voters: frozenset[int] = frozenset()
-    is_changing: bool = False
+    next_voters: frozenset[int] = frozenset()
+    has_step: bool = False
 
     @property
     def leaderless(self) -> int:

@@ -69,7 +69,8 @@ def ring_of(best: RingDetails, brokers: tuple[Broker, ...], version: str | None)
         sealed_held=Counter(ordinal for each in sealed for ordinal in each.replicas),
         sealed_short=sum(len(each.complete or ()) < best.copies for each in sealed),
         voters=frozenset(best.metadata.voters),
-        is_changing=best.step is not None or bool(best.metadata.next_voters),
+        next_voters=frozenset(best.metadata.next_voters),
+        has_step=best.step is not None,
     )
 
 

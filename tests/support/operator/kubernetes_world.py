@@ -226,7 +226,7 @@ class World:
             self.claims[ordinal] = replace(self.claims[ordinal], is_deleting=True)
 
     def _leave(self, ordinal: int) -> None:
-        everyone = set(range(self._count()))
+        everyone = set(range(self.size))  # before it is founded nobody has anything
         if ordinal in everyone and len(everyone - self.behind - {ordinal}) >= FLOOR:
             self.behind.add(ordinal)
 

@@ -410,6 +410,17 @@ def test_the_leader_is_restarted_when_it_is_the_only_one() -> None:
     assert restarted(outdated(0)) == 0
 
 
+def test_no_broker_is_restarted_while_the_voters_change() -> None:
+    """One whose disk is new does not vote yet: without another there may be no majority."""
+    cluster = outdated(1)
+    ring = replace(ring_of(cluster), next_voters=frozenset({0, 1, 2}))
+    cluster = replace(cluster, ring=ring)
+    made = objects_of(cluster)
+
+    assert restarted(replace(cluster, children=made)) is None
+    assert made[ChildName("PodDisruptionBudget", "events")]["spec"]["maxUnavailable"] == 0
+
+
 @pytest.mark.parametrize("changes", [{"leaderless": {2}}, {"behind": {2}}])
 def test_no_broker_is_restarted_while_a_range_waits_for_one(changes: dict[str, Any]) -> None:
     cluster = outdated(1)

@@ -288,7 +288,8 @@ def without_stateful_set(cluster: Cluster) -> Cluster:
         ),
         (lambda c: replace(c, ring=None), "no other broker is known to have all of its data"),
         (lambda c: of_claim(c, holder="backup/wait"), "finalizer backup/wait keeps the claim"),
-        (lambda c: of_ring(c, is_changing=True), "the ring changes"),
+        (lambda c: of_ring(c, has_step=True), "the ring changes"),
+        (lambda c: of_ring(c, next_voters=frozenset({0, 1, 2})), "the ring changes"),
         (
             lambda c: of_ring(c, voters=frozenset({1})),
             "the metadata would have no majority of its voters",
@@ -319,6 +320,7 @@ def without_stateful_set(cluster: Cluster) -> Cluster:
         "nobody answers",
         "another finalizer",
         "a step",
+        "other voters",
         "the only voter",
         "one of two voters",
         "holds sealed ranges",
