@@ -58,7 +58,8 @@ async def observe_cluster(
     stateful_set = found.get(ChildName("StatefulSet", owner.name))
     own_pods = [each for each in pods if is_own(owner, stateful_set, each)]
     seen_pods = pods_of(owner.name, own_pods)
-    ring = await admin.observe({each.ordinal: each.uid for each in seen_pods if each.is_running})
+    running = {each.ordinal: each.uid for each in seen_pods if each.is_running}
+    ring = await admin.observe(running, None if founded is None else founded.cluster_id)
     cluster = Cluster(
         owner=owner,
         spec=spec,

@@ -5,6 +5,7 @@ from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Document,
 # States of a broker.
 MEMBER = "member"
 EMPTY = "waiting to be founded"
+OF_ANOTHER_RING = "of another ring"  # in which its volume is
 # With so many replicas in sync a range takes events, where a topic asks for no more.
 IN_SYNC_MIN = 2
 

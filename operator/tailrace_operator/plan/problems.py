@@ -9,6 +9,8 @@ from typing import NamedTuple
 from tailrace_operator.plan.actions import REPLACED, Action, Blocked
 from tailrace_operator.plan.facts import (
     IN_SYNC_MIN,
+    OF_ANOTHER_RING,
+    answered_ordinals,
     away_ordinals,
     behind_ordinals,
     deleting_claims,
@@ -174,6 +176,12 @@ def _of_pods(cluster: Cluster) -> Iterator[Problem]:
 
 
 def _of_brokers(cluster: Cluster) -> Iterator[Problem]:
+    for ordinal in sorted(answered_ordinals(cluster, state=OF_ANOTHER_RING)):
+        yield Problem(
+            "AnotherRing",
+            f"broker {ordinal} is on a volume of another ring; give it its own back, or delete the "
+            "claim and the pod for an empty one",
+        )
     if away := away_ordinals(cluster):
         numbers = ", ".join(map(str, away))
         yield Problem("BrokersAway", f"brokers that do not serve: {numbers}")

@@ -20,6 +20,7 @@ from tailrace_operator.ring.answers import (
     live_topic,
     plan_text,
     ring_of,
+    state_in,
     step_text,
     together,
 )
@@ -63,7 +64,7 @@ class RingAdmin:
         """The secret of the calls that change the ring, from now on."""
         await self._clients.know_secret(secret)
 
-    async def observe(self, pods: Mapping[int, str]) -> Ring | None:
+    async def observe(self, pods: Mapping[int, str], cluster_id: str | None) -> Ring | None:
         """The ring as its brokers report it, or None if none answers. `pods`: uid by ordinal."""
         await self._clients.forget_others(pods)
         found: dict[int, tuple[RingDetails, bool]] = {}
@@ -72,15 +73,19 @@ class RingAdmin:
                 tasks.create_task(self._ask(ordinal, self._clients.of(ordinal, uid), found))
         self._ready = sorted(ordinal for ordinal, (_, is_ready) in found.items() if is_ready)
         self.is_observed = True
-        self.ring = await self._ring_of(found)
+        self.ring = await self._ring_of(found, cluster_id)
         return self.ring
 
-    async def _ring_of(self, found: Mapping[int, tuple[RingDetails, bool]]) -> Ring | None:
+    async def _ring_of(
+        self, found: Mapping[int, tuple[RingDetails, bool]], cluster_id: str | None
+    ) -> Ring | None:
         """What they say together."""
         if not found:
             return None
-        best = together([ring for ring, _ in found.values()])
-        brokers = tuple(Broker(ordinal, ring.state) for ordinal, (ring, _) in sorted(found.items()))
+        best = together([ring for ring, _ in found.values()], cluster_id)
+        brokers = tuple(
+            Broker(ordinal, state_in(best, ring)) for ordinal, (ring, _) in sorted(found.items())
+        )
         return ring_of(best, brokers, await self._version_of(best))
 
     async def has_moved(self) -> bool:

@@ -16,6 +16,7 @@ from tailrace.protocol.ring_values import (
     StepResult,
 )
 from tailrace.values import PartitionDetails, TopicDetails, to_document
+from tailrace_operator.plan.facts import OF_ANOTHER_RING
 from tailrace_operator.plan.observed import Broker, Document, LiveTopic, Range, Ring
 from tailrace_operator.plan.words import size_text
 
@@ -23,13 +24,16 @@ _NOT_SETTINGS = frozenset({"name", "id", "partitions", "copies", "rangesToSlice"
 _OUT_OF_SERVICE = ("leaderless", "waiting")
 
 
-def together(answers: Collection[RingDetails]) -> RingDetails:
+def together(answers: Collection[RingDetails], cluster_id: str | None) -> RingDetails:
     """Return the answer of whoever has applied the most, with what it does not hear itself.
 
     One that has just started hears nobody yet: a broker lives that anybody hears, and the leader of
-    the metadata is whom anybody knows in the newest term.
+    the metadata is whom anybody knows in the newest term. `cluster_id`: of the ring that is meant,
+    if it is known; a broker of another one is not heard while any of this one answers.
     """
-    best = max(answers, key=_progress)
+    meant = [each for each in answers if cluster_id is not None and each.cluster_id == cluster_id]
+    best = max(meant or answers, key=_progress)
+    answers = [each for each in answers if state_in(best, each) != OF_ANOTHER_RING]
     term = max(answer.metadata.term for answer in answers)
     leaders = (each.metadata.leader for each in answers if each.metadata.term == term)
     leader = next((each for each in leaders if each is not None), None)
@@ -45,6 +49,12 @@ def together(answers: Collection[RingDetails]) -> RingDetails:
     )
     metadata = replace(best.metadata, leader=leader)
     return replace(best, registrations=registrations, metadata=metadata)
+
+
+def state_in(ring: RingDetails, answer: RingDetails) -> str:
+    """Return the state of a broker that answered, as one of this ring."""
+    is_of_another = answer.cluster_id not in (None, ring.cluster_id)
+    return OF_ANOTHER_RING if is_of_another else answer.state
 
 
 def _progress(ring: RingDetails) -> tuple[bool, int]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tailrace_operator.plan.actions import Apply
+from tailrace_operator.plan.facts import OF_ANOTHER_RING
 from tailrace_operator.plan.manifests import children
 from tailrace_operator.plan.names import child_names
 from tailrace_operator.plan.observed import Broker, ChildName, Cluster, Document, Founded, Ring
@@ -109,6 +110,15 @@ def repaired(cluster: Cluster) -> Cluster:
     """All objects are as wanted."""
     objects = children(cluster)
     return replace(cluster, children=objects, stored_spec=mutable_spec(objects[STATEFUL_SET]))
+
+
+def on_a_volume_of_another_ring(cluster: Cluster) -> Cluster:
+    """Broker 3, which the ring does not hear."""
+    assert cluster.ring is not None
+    fourth = replace(cluster.pods[0], ordinal=3, uid="pod-3", is_ready=False)
+    brokers = (*cluster.ring.brokers, Broker(3, OF_ANOTHER_RING))
+    ring_ = replace(cluster.ring, brokers=brokers)
+    return replace(cluster, pods=(*cluster.pods, fourth), ring=ring_)
 
 
 def spec(**fields: Any) -> Change:
@@ -380,6 +390,13 @@ STATES = (
         "another ring",
         together(ring(cluster_id="ring-2"), repaired),
         "Blocked: the brokers are in ring ring-2",
+        "AnotherRing",
+        "AnotherRing",
+    ),
+    State(
+        "a broker that joins has a volume of another ring",
+        together(spec(brokers=4), on_a_volume_of_another_ring, repaired),
+        "Degraded: broker 3 is on a volume of another ring",
         "AnotherRing",
         "AnotherRing",
     ),

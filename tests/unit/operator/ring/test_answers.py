@@ -14,7 +14,7 @@ from tailrace.protocol.ring_values import (
     StepResult,
 )
 from tailrace_operator.plan.observed import Broker, Range
-from tailrace_operator.ring.answers import arguments, ring_of, step_text, together
+from tailrace_operator.ring.answers import arguments, ring_of, state_in, step_text, together
 
 OLDER = RingMetadata(
     term=3, leader=1, voters=(0, 1, 2), next_voters=(), height=8, applied=8, log_bytes=0
@@ -194,7 +194,8 @@ def test_who_is_in_a_ring_and_has_applied_most_knows_best() -> None:
 
     for answers in ([late, outside, early], [early, outside], [outside]):
         best = max(answers, key=[outside, early, late].index)
-        assert together(answers) == best
+        for cluster_id in (None, "ring-1", "ring-2"):
+            assert together(answers, cluster_id) == best
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_the_leader_of_the_metadata_is_that_of_the_newest_term(
         for term, each in known
     ]
 
-    assert together(answers).metadata.leader == leader
+    assert together(answers, None).metadata.leader == leader
 
 
 def test_a_broker_lives_that_anybody_hears() -> None:
@@ -220,8 +221,27 @@ def test_a_broker_lives_that_anybody_hears() -> None:
     started = replace(whole, registrations=silent)
     before = tuple(replace(each, registration=6) for each in whole.registrations)
 
-    assert together([started, whole]) == together([whole, started]) == whole
-    assert together([started, replace(whole, registrations=before, metadata=OLDER)]) == started
+    for answers in ([started, whole], [whole, started]):
+        assert together(answers, "ring-1") == whole
+    older = replace(whole, registrations=before, metadata=OLDER)
+    assert together([started, older], "ring-1") == started
+
+
+def test_a_broker_on_a_volume_of_another_ring_does_not_speak_for_this_one() -> None:
+    """As of a ring that was larger and had the name before: its volumes are still there."""
+    another = replace(a_ring(), cluster_id="ring-0", metadata=replace(METADATA, term=9, applied=99))
+    empty = replace(a_ring(), cluster_id=None, state="waiting to be admitted")
+    answers = {0: a_ring(), 3: another, 4: empty}
+
+    best = together(answers.values(), "ring-1")
+
+    assert best == a_ring()
+    assert [state_in(best, each) for each in answers.values()] == [
+        "member",
+        "of another ring",
+        "waiting to be admitted",
+    ]
+    assert together([another], "ring-1") == another
 
 
 def test_a_step_is_reported_with_what_it_cost() -> None:
