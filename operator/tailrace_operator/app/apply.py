@@ -88,21 +88,26 @@ async def set_finalizer(kube: Kube, document: Document, *, is_wanted: bool) -> N
 
 
 async def _apply(kube: Kube, action: actions.Apply) -> None:
-    """What cannot be applied is merged, which replaces lists.
+    """What cannot be applied is merged, which replaces lists. ConflictError: it is not as it was
+    seen any more, as after another operator, if this one stood still.
 
     A Service's ports are distinguished by their numbers. Beside one whose number somebody changed
     server-side apply puts its own, of the same name, and the API refuses the two.
     """
     kind, metadata = action.manifest["kind"], action.manifest["metadata"]
     name, namespace = metadata["name"], metadata["namespace"]
+    version = action.version
     if action.patch:
-        patch = {**action.patch, "metadata": {"resourceVersion": action.version}}
-        await kube.patch(kind, name, patch, namespace=namespace)
+        patch = {**action.patch, "metadata": {"resourceVersion": version}}
+        patched = await kube.patch(kind, name, patch, namespace=namespace)
+        version = patched["metadata"]["resourceVersion"]
+    known = {"resourceVersion": version} if version else {}
+    manifest = {**action.manifest, "metadata": {**metadata, **known}}
     try:
-        await kube.apply(action.manifest)
+        await kube.apply(manifest)
     except InvalidError as refused:
         try:
-            await kube.patch(kind, name, action.manifest, namespace=namespace)
+            await kube.patch(kind, name, manifest, namespace=namespace)
         except NotFoundError:
             raise refused from None
 

@@ -15,8 +15,8 @@ REPLACED = "Replaced"
 class Apply:
     """Make a child what `manifest` says, by server-side apply, which leaves what others added.
 
-    `patch` takes that out before, where it does harm; refused when the object is not of this
-    `version` any more. `is_drift`: somebody else has changed it.
+    `patch` takes that out before, where it does harm. Refused when the object is not of this
+    `version` any more; empty: it is to be made. `is_drift`: somebody else has changed it.
     """
 
     manifest: Document

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
+from tailrace_operator.app.apply import apply
 from tailrace_operator.kube.client import (
     AlreadyExistsError,
     ConflictError,
@@ -20,11 +22,15 @@ from tailrace_operator.kube.client import (
     NotFoundError,
     UnavailableError,
 )
+from tailrace_operator.plan.actions import Apply
+from tailrace_operator.ring.admin import RingAdmin
+from tests.support.operator.fake_kubernetes import FakeKubernetes
 
 pytestmark = pytest.mark.integration
 
 HOST = "127.0.0.1"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+POD = {"spec": {"containers": []}}
 ENDS = {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}
 
 
@@ -226,3 +232,31 @@ def test_an_api_that_gives_no_answer_is_not_waited_for_any_longer() -> None:
 async def nothing(_: web.Request) -> web.StreamResponse:
     await asyncio.Event().wait()
     return web.Response()
+
+
+def test_an_operator_that_stood_still_applies_nothing_over_what_came_after_it() -> None:
+    """A pod that was frozen for longer than its Lease would take brokers away that have joined."""
+
+    async def scenario() -> None:
+        fake = FakeKubernetes()
+        async with fake.served():
+            kube = Kube(Configuration(host=fake.url), timeout_s=10.0)
+            head = {"apiVersion": "apps/v1", "kind": "StatefulSet"}
+            name = {"name": "events", "namespace": "ns"}
+            seen = fake.put({**head, "metadata": name, "spec": {"replicas": 4, "template": POD}})
+            version = seen["metadata"]["resourceVersion"]
+            manifest = {**head, "metadata": name, "spec": {"replicas": 5, "template": POD}}
+            late = Apply(manifest, "changed", version=version, patch={"spec": {"added": None}})
+            fake.edit("StatefulSet", "events", {"spec": {"replicas": 6}})
+
+            for action in (late, replace(late, patch={})):
+                with pytest.raises(ConflictError):
+                    await apply(kube, RingAdmin(str, timeout_s=1.0), seen, action)
+            assert fake.get("StatefulSet", "events")["spec"]["replicas"] == 6
+
+            version = fake.get("StatefulSet", "events")["metadata"]["resourceVersion"]
+            await apply(kube, RingAdmin(str, timeout_s=1.0), seen, replace(late, version=version))
+            assert fake.get("StatefulSet", "events")["spec"]["replicas"] == 5
+            await kube.close()
+
+    asyncio.run(scenario())

@@ -294,6 +294,9 @@ class FakeKubernetes:
 
     def _apply(self, place: Place, body: dict[str, Any]) -> dict[str, Any]:
         old = self.objects.get(place)
+        if old is not None:
+            _check(old, body["metadata"])
+            body["metadata"].pop("resourceVersion", None)
         before = self._applied.get(place)
         self._applied[place] = copy.deepcopy(body)
         if old is None:
