@@ -3,11 +3,19 @@
 What is known to be as wanted is not asked again, until either differs.
 """
 
-from tailrace_operator.kube.client import ForbiddenError, InvalidError, Kube, NotFoundError
+from tailrace_operator.kube.client import (
+    ForbiddenError,
+    InvalidError,
+    Kube,
+    NotFoundError,
+    UnavailableError,
+)
 from tailrace_operator.plan.facts import is_going
 from tailrace_operator.plan.names import digest
 from tailrace_operator.plan.observed import Document
 from tailrace_operator.plan.whole import mutable_spec, spec_patch
+
+_WEBHOOK_FAILS = 500  # of an API server that answers all else
 
 
 class StoredSpecs:
@@ -18,7 +26,9 @@ class StoredSpecs:
         self._same: dict[tuple[str, str], str] = {}  # a digest of the wanted and the live one
 
     async def of(self, manifest: Document, live: Document | None) -> Document | None:
-        """None: there is no StatefulSet, or the API server takes no such spec. KubeError."""
+        """None: there is no StatefulSet, or the API server takes no such spec; also while a webhook
+        that it asks does not answer. KubeError.
+        """
         if live is None or is_going(live):
             return None
         metadata = manifest["metadata"]
@@ -36,6 +46,10 @@ class StoredSpecs:
             )
         except (ForbiddenError, InvalidError, NotFoundError):
             return None  # an admission policy, for one; whoever applies it gets the reason
+        except UnavailableError as error:
+            if error.status != _WEBHOOK_FAILS:
+                raise
+            return None
         stored = mutable_spec(answer)
         if stored == mutable_spec(live):
             self._same[key] = pair

@@ -125,6 +125,24 @@ def test_a_ring_whose_template_a_policy_refuses_is_reported_and_never_restarted(
     run_scenario(scenario())
 
 
+def test_a_webhook_that_is_down_keeps_the_operator_from_nothing_else() -> None:
+    """The next operator asks how the API server writes the template, and gets no answer."""
+
+    async def scenario() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            put_cluster(kube)
+            settings = operator_settings(brokers.url_pattern)
+            async with running_operator(kube, settings):
+                await kube.until(lambda: is_all_ready(kube))
+            kube.failing.add(("PATCH", "StatefulSet"))
+            kube.edit("Service", "events", {"spec": {"selector": {"x": "y"}}})
+
+            async with running_operator(kube, settings):
+                await kube.until(lambda: notes(kube, "DriftCorrected"), timeout_s=10)
+
+    run_scenario(scenario())
+
+
 def degraded(kube: FakeKubernetes) -> str:
     return str(condition(kube.get("StreamCluster", "events"), "Degraded")["reason"])
 

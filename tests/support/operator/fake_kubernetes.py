@@ -76,6 +76,7 @@ class FakeKubernetes:
     forbidden: set[str] = field(default_factory=set)  # namespaces, to everyone
     ending: set[str] = field(default_factory=set)  # namespaces: nothing new is made there
     refused: dict[str, str] = field(default_factory=dict)  # writes, by kind, and what is reported
+    failing: set[tuple[str, str]] = field(default_factory=set)  # HTTP methods and kinds
     on_eviction: list[Callable[[], None]] = field(
         default_factory=list
     )  # each once, before the next
@@ -204,6 +205,8 @@ class FakeKubernetes:
             raise RefusedError(404, "NotFound", "the server could not find the requested resource")
         if namespace in self.forbidden:
             raise RefusedError(403, "Forbidden", f"cannot list {rest[0]} in {namespace}")
+        if (request.method, kind) in self.failing:
+            raise RefusedError(500, "InternalError", "failed calling webhook: connection refused")
         if kind in self.refused and request.method in ("PATCH", "POST"):
             raise RefusedError(422, "Invalid", self.refused[kind])
         name = rest[1] if len(rest) > 1 else None
