@@ -8,6 +8,7 @@ has changed it since is read first.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -54,7 +55,7 @@ from tailrace_operator.plan.drift import merge_patch
 from tailrace_operator.plan.names import TOPIC_FINALIZER
 from tailrace_operator.plan.observed import Cluster, Document, Owner, Topic
 from tailrace_operator.plan.plan import next_action
-from tailrace_operator.plan.problems import INTERNAL_ERROR
+from tailrace_operator.plan.problems import INTERNAL_ERROR, RETRYING
 from tailrace_operator.plan.status import broken_status, cluster_status
 from tailrace_operator.plan.topic_plan import next_topic_action
 from tailrace_operator.plan.topic_status import topic_status
@@ -164,6 +165,12 @@ class Reconciler:
                 return PassResult(Outcome.CHANGED, str(error))
             self._metrics.is_in_state(key, "blocked")
             return PassResult(Outcome.WELL, str(error))
+        except KubeError as error:
+            if self._fails_again(key, error, failure_count):
+                status = broken_status(document, RETRYING, str(error), now=_now())
+                with suppress(KubeError):  # it may be the API that is away
+                    await self._report(document, status)
+            raise
         return await self._take(key, document, observed, action, failure_count)
 
     async def _planned(
@@ -194,14 +201,20 @@ class Reconciler:
         except InvalidError as error:  # what the CRD lets pass, and other kinds do not
             action = refused = Blocked(_REFUSED, f"{error}; change the spec")
         except (KubeError, RingError) as error:
-            is_no_failure = isinstance(error, ConflictError | NamespaceEndsError)
-            if not is_no_failure and failure_count + 1 >= REPORTED_FAILURES_MIN:
-                self._metrics.is_in_state(key, "failing")
+            if self._fails_again(key, error, failure_count):
                 await self._report(document, _status(observed, action, str(error)))
             raise
         if is_reported_late or refused is not None:
             document = await self._report(document, _status(observed, action))
         return await self._report_outcome(key, observed, document, action, outcome)
+
+    def _fails_again(self, key: Key, error: KubeError | RingError, failure_count: int) -> bool:
+        """Whether a person should hear of it."""
+        is_no_failure = isinstance(error, ConflictError | NamespaceEndsError)
+        if is_no_failure or failure_count + 1 < REPORTED_FAILURES_MIN:
+            return False
+        self._metrics.is_in_state(key, "failing")
+        return True
 
     async def _forget(self, key: Key) -> None:
         self._metrics.is_in_state(key, None)

@@ -28,6 +28,7 @@ from tailrace_operator.plan.observed import ChildName, Claim, Cluster, Ring
 # All is served with them: with fewer copies, or in volumes as large as before.
 HARMLESS = frozenset({"UnderReplicated", "VolumesCannotGrow"})
 INTERNAL_ERROR = "InternalError"  # of the operator itself, about this resource
+RETRYING = "Retrying"  # an error that persists
 # Those that a person should hear of; others end without help most of the time.
 WARNED = frozenset(
     {
@@ -85,7 +86,7 @@ def _problems(cluster: Cluster, action: Action | None, error: str | None) -> Ite
     if is_recorded(cluster):
         yield from _of_brokers(cluster)
     if error is not None:
-        yield Problem("Retrying", error)
+        yield Problem(RETRYING, error)
     if blocked is not None and blocked.reason in HARMLESS:
         yield blocked
     if ring is not None and (ring.under_replicated or ring.sealed_short):

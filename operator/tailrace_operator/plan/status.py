@@ -36,6 +36,7 @@ from tailrace_operator.plan.observed import Cluster, Document, Ring
 from tailrace_operator.plan.problems import (
     HARMLESS,
     INTERNAL_ERROR,
+    RETRYING,
     Problem,
     cause_of_start,
     first_problem,
@@ -115,7 +116,7 @@ def broken_status(resource: Document, reason: str, message: str, *, now: str) ->
     holds = {"Ready": False, **({"Degraded": True} if is_cluster else {})}
     said = [Condition(kind, each, reason, message) for kind, each in holds.items()]
     others = [each for each in status.get("conditions") or () if each["type"] not in holds]
-    word = "Failed" if reason == INTERNAL_ERROR else "Blocked"
+    word = {INTERNAL_ERROR: "Failed", RETRYING: RETRYING}.get(reason, "Blocked")
     return {
         **status,
         **({"phase": f"{word}: {message}"[:PHASE_MAX]} if is_cluster else {}),
@@ -273,7 +274,7 @@ def _progressing(
     elif cluster.owner.is_paused:
         holds, reason, message = False, "Paused", "reconciliation is paused"
     elif error is not None:
-        reason, message = "Retrying", error
+        reason, message = RETRYING, error
     elif isinstance(action, Blocked):
         holds, reason, message = action.reason == REPLACED, action.reason, action.message
     elif action is not None:

@@ -230,6 +230,22 @@ def failing(what: Callable[..., Any], name: str) -> Callable[..., Any]:
     return tripped
 
 
+def test_what_cannot_be_observed_is_not_said_to_be_well() -> None:
+    async def scenario() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            put_cluster(kube)
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(lambda: is_all_ready(kube))
+                kube.failing.add(("GET", "Pod"))
+                await kube.until(lambda: reason(kube, "Ready") == "Retrying", timeout_s=10)
+                assert phase(kube).startswith("Retrying: list pods: failed calling webhook")
+
+                kube.failing.clear()
+                await kube.until(lambda: is_all_ready(kube))
+
+    run_scenario(scenario())
+
+
 def test_an_assertion_about_one_resource_marks_that_one_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
