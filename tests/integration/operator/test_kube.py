@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 
 HOST = "127.0.0.1"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-POD = {"spec": {"containers": []}}
+POD: dict[str, Any] = {"spec": {"containers": []}}
 ENDS = {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}
 
 
