@@ -34,6 +34,7 @@ QUESTIONS = (
     "ring_gap",
     "ring_catch_up",
     "steps",
+    "step_copies",
     "spark_read",
 )
 
