@@ -68,8 +68,9 @@ class Healing:
     def report_found(self) -> None:
         """Report the damaged logs of which others have a copy by now."""
         state, mine = self._ring.state, self._ring.registration
-        if not self._found or state is None or mine is None:
+        if state is None or mine is None:
             return
+        self._take_back(state, mine)
         for key, range_id in list(self._found.items()):
             owner = state.ranges.get(range_id)
             if owner is None or mine.ordinal not in owner.holders:  # which the ring knows
@@ -79,6 +80,14 @@ class Healing:
                 self._numbers[key] = owner.replica_of(mine).number
                 self._marking.add(key)
                 self._spawn(self._report(key, range_id))
+
+    def _take_back(self, state: RingState, mine: Registration) -> None:
+        """What the ring refuses by now, since there is no other copy any more, waits again."""
+        reported = self._numbers.keys() - self._marking
+        for key, range_id in _ranges_of(state, reported) if reported else ():
+            if state.ranges[range_id].holders == (mine.ordinal,):
+                del self._numbers[key]
+                self._found[key] = range_id
 
     async def _report(self, key: LogKey, range_id: int) -> None:
         try:
@@ -117,7 +126,7 @@ class Healing:
         there = _ranges_of(state, known)
         for key in known.difference(key for key, _ in there):
             self._damaged.forget(key)
-        busy = self._numbers.keys() | self._damaged.unreset | self._removing
+        busy = {*self._found, *self._numbers, *self._damaged.unreset, *self._removing}
         for key, range_id in there:
             owner = state.ranges[range_id]
             is_whole = mine.ordinal in owner.complete or owner.replica_of(mine) in owner.isr

@@ -14,7 +14,7 @@ from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import LostOffsets, RangeState, Registration, RingState
 from tailrace_broker.topics import healing
 from tailrace_broker.topics.healing import Healing
-from tests.support.ring.states import done, led, stepped, with_topic
+from tests.support.ring.states import done, led, refusal_of, stepped, with_topic
 from tests.support.storage.storage import until
 
 KEY = LogKey(UUID(bytes=b"orders".ljust(16)), 0)
@@ -34,6 +34,8 @@ class World:
         self.fails = fails
         self.is_registered = True
         self.marked: list[LogKey] = []
+        self.known: set[LogKey] = set()
+        self.unreset: set[LogKey] = set()
         self.reported: list[int] = []
         self.answers = asyncio.Event()  # set while the disk does
         self.answers.set()
@@ -55,6 +57,10 @@ class World:
             self.fails -= 1
             raise StorageFailedError("the disk is away")
         self.marked.append(key)
+        self.known.add(key)
+
+    def remove(self, key: LogKey) -> None:
+        self.known.discard(key)
 
     async def run(self, work: Callable[[], None]) -> None:
         await self.answers.wait()
@@ -86,6 +92,33 @@ def test_damage_in_the_only_copy_is_reported_when_another_broker_has_one() -> No
         world.healing.note_damage(KEY, held.id)  # met once more before the ring knows
         assert await world.settled() == [held.id]
         lost = done(world.state, Lost(held.id, 0, 1, 0))
+        assert list(world.healing.take_lost(lost, world.registration)) == [KEY]
+
+    asyncio.run(scenario())
+
+
+def test_damage_in_what_became_the_only_copy_is_reported_when_there_is_another_again() -> None:
+    """The other broker has reported damage first, so that the ring refused the report from here."""
+
+    async def scenario() -> None:
+        state = stepped(with_topic(led(1, registered=1)))
+        held = sealed_range(state)
+        state = done(state, Completed(held.id, 1, 1, 0))
+        world = World(state)
+        world.healing.note_damage(KEY, held.id)
+        assert await world.settled() == [held.id]
+        world.state = state = done(state, Lost(held.id, 1, 1, 0))
+        assert refusal_of(state, Lost(held.id, 0, 1, 0)) == "only-copy"
+        assert list(world.healing.take_lost(state, world.registration)) == []
+        world.healing.report_found()
+        world.healing.remove_healed(state, world.registration)
+        assert await world.settled() == [held.id]
+        assert world.known == {KEY}  # a start is to know it, too
+
+        world.state = state = done(state, Completed(held.id, 1, 1, 1))
+        world.healing.report_found()
+        assert await world.settled() == [held.id, held.id]
+        lost = done(state, Lost(held.id, 0, 1, 0))
         assert list(world.healing.take_lost(lost, world.registration)) == [KEY]
 
     asyncio.run(scenario())
