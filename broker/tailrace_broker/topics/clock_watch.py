@@ -36,6 +36,7 @@ class ClockWatch:
         self._ordinal = ordinal
         self._now_us = now_us
         self._agreeing: frozenset[int] = frozenset()
+        self._was_unsure = False  # when somebody asked
         self._warned: set[int] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -60,7 +61,9 @@ class ClockWatch:
         if state is None or owner is None or owner.is_sealed or len(owner.replicas) == 1:
             return True
         others = self._others(state, owner)
-        return bool(others) and others <= self._agreeing
+        is_sure = bool(others) and others <= self._agreeing
+        self._was_unsure = self._was_unsure or not is_sure
+        return is_sure
 
     async def look(self, clock_of: Callable[[int], Awaitable[int]]) -> bool:
         """Ask all that share an open range with this broker; whether all have the time that it is.
@@ -75,8 +78,9 @@ class ClockWatch:
         agreeing = frozenset(
             [each for each in sorted(others) if await self._agrees(each, clock_of)]
         )
-        if agreeing != self._agreeing:
-            self._agreeing = agreeing
+        is_sure_again = self._was_unsure and agreeing == others
+        if agreeing != self._agreeing or is_sure_again:
+            self._agreeing, self._was_unsure = agreeing, False
             self.on_changed()
         return agreeing == others
 

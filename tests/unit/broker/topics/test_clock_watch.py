@@ -92,6 +92,20 @@ def test_no_time_is_sure_while_all_others_with_copies_are_fenced() -> None:
     assert not world.watch.agree(0)
 
 
+def test_logs_are_looked_at_again_when_others_with_copies_were_fenced_for_a_moment() -> None:
+    """Nobody looks at a log whose time was not sure when it was due."""
+    state = led()
+    world = World(state)
+    world.look()
+    world.state = done(state, Fence(1, 1), Fence(2, 1))
+    assert not world.watch.agree(0)
+    world.state = state
+    world.look()
+    assert world.changes == 2
+    world.look()
+    assert world.changes == 2
+
+
 def test_a_broker_alone_needs_nobody_nor_does_one_in_no_ring() -> None:
     alone, outside = World(led(1)), World(None)
 
