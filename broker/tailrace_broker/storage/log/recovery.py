@@ -92,7 +92,8 @@ class LogEvidence(NamedTuple):
     `first_offset`: where it began; unless `is_start_known`, where what is left of it begins.
     `newest_segment`: it must have the segment of this base offset, as the inventory says.
     `journaled`: its batches in the journal. `damaged`: those that the journal held durably and
-    that are damaged there. `exact_end`: it ended there, as a clean stop or its seal says.
+    that are damaged there. `exact_end`: it ended there, as a clean stop or its seal says, and what
+    is behind is of a write that failed.
     `is_journal_lossy`: somebody has accepted that some of the journal is lost, by `now_us`.
     `headers_prove`: what a batch's header says was committed was durable here. Of several copies
     that need not be: a follower can take two batches in one write, and lose the first with the
@@ -404,7 +405,8 @@ class _Recovery:
     ) -> list[JournaledBatch]:
         """Scan the segment that takes writes, follow the journal, cut behind the last batch."""
         state = self.segments[-1]
-        scan = LogScan(self.place.topic_id, self.place.partition, state, windows=windows)
+        end = self.evidence.exact_end  # a write behind it has failed
+        scan = LogScan(self.place.topic_id, self.place.partition, state, windows=windows, limit=end)
         if not has_file:
             return self._go_on(None, scan, Behind())
         path = self._path(state.base_offset)
@@ -443,6 +445,8 @@ class _Recovery:
     def _pending(self, state: SegmentState, behind: Behind) -> list[JournaledBatch]:
         """Return the batches that the journal adds, and note how far all was durable."""
         pending, journal_end = follow_journal(state, self.evidence.journaled)
+        end = self.evidence.exact_end
+        pending = [each for each in pending if end is None or each.end_offset <= end]
         if self.evidence.headers_prove:
             self.durable_end = max(self.durable_end, behind.durable_end, journal_end)
         return pending

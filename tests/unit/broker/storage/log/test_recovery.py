@@ -400,3 +400,16 @@ def test_files_that_are_no_segments_are_left_alone(files: LogFiles) -> None:
 
     assert files.values() == values
     assert files.contents()["notes.log"] == b"mine"
+
+
+# --- behind where it is known to end --------------------------------------------------------------
+
+
+def test_what_a_failed_write_has_left_behind_the_end_of_a_sealed_log_is_not_of_it(
+    files: LogFiles,
+) -> None:
+    """Its bytes were there when the disk said that they were not."""
+    written(files, [[b"a"], [b"b"]], [[b"failed"]])
+    for _ in range(2):
+        assert files.recovered(exact_end=2).segments[-1].end_offset == 2
+    assert files.values() == [b"a", b"b"]

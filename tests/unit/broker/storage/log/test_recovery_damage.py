@@ -161,6 +161,15 @@ def test_what_the_journal_has_above_the_end_is_cut_there_unless_it_proves_a_loss
     assert cut(journaled(3, 3)) == (None if headers_prove else 2), "a loss"
 
 
+def test_what_the_journal_has_above_a_known_end_failed(files: LogFiles) -> None:
+    written(files, [[b"a"]], [[b"b"]])
+    evidence = LogEvidence(0, journaled=[journaled(2, 2)], exact_end=2)
+
+    found = files.recover_as(files.place, evidence)
+
+    assert (found.pending, found.segments[-1].end_offset, found.journal_cut) == ([], 2, 2)
+
+
 def test_several_damages_are_each_passed_over(files: LogFiles) -> None:
     written(files, *[[[b"%d" % number]] for number in range(8)])
     for number in (0, 3, 4):
