@@ -104,7 +104,8 @@ class Ring:
     `cluster_id` None: none of them is in a ring. `broker_count`: how many belong to it.
     `new_disks`: brokers that started on a disk without what they had. `registered`: those that
     belong to it, are about to, or have not left yet. `sealed_held`: by broker, how many sealed
-    ranges count on its copy. `sealed_short`: sealed ranges that fewer than `copies` hold whole.
+    ranges count on its copy. `sealed_short`: sealed ranges that fewer than `copies` hold whole;
+    `sealed_lost`: those that nobody does.
     `voters`: brokers that vote on the metadata; `next_voters`: those that are to, when others are.
     `has_step`: one is open.
     """
@@ -120,6 +121,7 @@ class Ring:
     registered: frozenset[int] = frozenset()
     sealed_held: Mapping[int, int] = field(default_factory=dict)
     sealed_short: int = 0
+    sealed_lost: tuple[int, ...] = ()
     voters: frozenset[int] = frozenset()
     next_voters: frozenset[int] = frozenset()
     has_step: bool = False
@@ -136,8 +138,13 @@ class Ring:
 
     @property
     def lost(self) -> tuple[tuple[int, str], ...]:
-        """Return the ranges that wait for a person, and what happened to each."""
+        """Return the open ranges that wait for a person, and what happened to each."""
         return tuple((each.number, each.loss) for each in self.ranges if each.loss is not None)
+
+    @property
+    def all_lost(self) -> tuple[tuple[int, str], ...]:
+        """Return the sealed ones too."""
+        return self.lost + tuple((each, "has no whole copy left") for each in self.sealed_lost)
 
     def short_of(self, minimum: int) -> int:
         """Return how many ranges have fewer replicas in sync than that."""

@@ -68,8 +68,8 @@ def _problems(cluster: Cluster, action: Action | None, error: str | None) -> Ite
         blocked = Problem(action.reason, action.message)
     if blocked is not None and blocked.reason not in HARMLESS:
         yield blocked
-    if ring is not None and ring.lost:
-        yield lost_data(ring.lost)
+    if ring is not None and (lost := ring.all_lost):
+        yield lost_data(lost)
     for claim in deleting_claims(cluster):
         yield _deleting(cluster, claim)
     yield from _of_pods(cluster)

@@ -159,8 +159,8 @@ def _waits_for(cluster: Cluster, action: Action | None) -> _Cause | None:
         return _waiting("Unreachable", "no broker answers the operator")
     if not is_founded(cluster):
         return _waiting("AnotherRing", "the brokers are not in the ring that was founded here")
-    if ring.lost:
-        problem = lost_data(ring.lost)
+    if lost := ring.all_lost:
+        problem = lost_data(lost)
         return _Cause(problem.reason, f"Data at risk: {problem.message}", problem.message)
     return next((_waiting(*each) for each in of_ring(ring)), None)
 

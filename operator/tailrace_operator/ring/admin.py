@@ -101,8 +101,7 @@ class RingAdmin:
             with suppress(TailraceError, TimeoutError):
                 async with asyncio.timeout(self._timeout_s):
                     said = ring_of(await self._clients.of(ordinal).ring(), (), None)
-                    known = (self.ring.ranges, self.ring.sealed_short)
-                    return (said.ranges, said.sealed_short) != known
+                    return _copies_of(said) != _copies_of(self.ring)
         return True
 
     async def found(self, broker_count: int) -> str:
@@ -232,6 +231,11 @@ class Rings:
         """Close all of them."""
         for key in list(self._admins):
             await self.forget(*key)
+
+
+def _copies_of(ring: Ring) -> object:
+    """What no object of Kubernetes shows."""
+    return ring.ranges, ring.sealed_short, ring.sealed_lost
 
 
 @asynccontextmanager

@@ -78,6 +78,7 @@ def ring_of(best: RingDetails, brokers: tuple[Broker, ...], version: str | None)
         registered=frozenset(each.ordinal for each in best.registrations),
         sealed_held=Counter(ordinal for each in sealed for ordinal in each.replicas),
         sealed_short=sum(len(each.complete or ()) < best.copies for each in sealed),
+        sealed_lost=tuple(each.id for each in sealed if not each.complete),
         voters=frozenset(best.metadata.voters),
         next_voters=frozenset(best.metadata.next_voters),
         has_step=best.step is not None,

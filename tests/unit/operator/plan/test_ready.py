@@ -385,6 +385,13 @@ STATES = (
         "Starting",
         "DataAtRisk",
     ),
+    State(
+        "the last whole copy of a sealed range is lost",
+        ring(sealed_short=2, sealed_lost=(7,)),
+        "Data at risk: range 7 has no whole copy left; see tailrace ring accept-loss",
+        "DataAtRisk",
+        "DataAtRisk",
+    ),
     State("nobody answers", seen(ring=None), "Waiting: no broker", "Unreachable", "Unreachable"),
     State(
         "another ring",

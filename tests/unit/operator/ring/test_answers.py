@@ -108,12 +108,16 @@ def test_replicas_of_a_fenced_broker_do_not_count() -> None:
     assert ring_of(a_ring(whole, whole, fenced=1), (), None).under_replicated == 2
 
 
-@pytest.mark.parametrize(("complete", "short"), [((0, 1), 0), ((1,), 1), ((), 1)])
-def test_a_sealed_range_lacks_copies_alone(complete: tuple[int, ...], short: int) -> None:
+@pytest.mark.parametrize(
+    ("complete", "short", "lost"), [((0, 1), 0, ()), ((1,), 1, ()), ((), 1, (4,))]
+)
+def test_a_sealed_range_lacks_copies_alone(
+    complete: tuple[int, ...], short: int, lost: tuple[int, ...]
+) -> None:
     sealed = replace(a_range(state="sealed"), complete=complete)
     ring = ring_of(a_ring(sealed), (), None)
 
-    assert (ring.under_replicated, ring.sealed_short) == (0, short)
+    assert (ring.under_replicated, ring.sealed_short, ring.sealed_lost) == (0, short, lost)
 
 
 STEP = RingStep(
