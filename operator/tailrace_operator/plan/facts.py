@@ -138,16 +138,22 @@ def obstacle(cluster: Cluster, claim: Claim) -> str | None:
         return f"finalizer {claim.holder} keeps the claim"
     if ring.has_step or ring.next_voters:
         return "the ring changes"
-    if ordinal >= (count := broker_count(cluster)):
+    if ordinal >= broker_count(cluster):
         if ring.sealed_held.get(ordinal):
             return f"others copy first what broker {ordinal} holds"
-        joins = cluster.spec.brokers > count == ordinal
-        return None if joins else f"broker {ordinal} leaves the ring"
+        return None if _has_nothing(cluster, ordinal) else f"broker {ordinal} leaves the ring"
     if copies_elsewhere(cluster, ordinal) < 1:
         return "no other broker is known to have all of its data"
     if 2 * len(ring.voters - {ordinal}) <= len(ring.voters):
         return "the metadata would have no majority of its voters"
     return None
+
+
+def _has_nothing(cluster: Cluster, ordinal: int) -> bool:
+    """Whether it is the broker that joins the ring next, and needs nothing of its volume."""
+    ring, count = cluster.ring, broker_count(cluster)
+    joins = cluster.spec.brokers > count == ordinal
+    return joins and ring is not None and not ring.sealed_held.get(ordinal)
 
 
 def is_whole(cluster: Cluster) -> bool:
@@ -162,7 +168,10 @@ def is_whole(cluster: Cluster) -> bool:
         and cluster.ring is not None
         and not cluster.ring.next_voters
         and not cluster.ring.sealed_short
-        and all(obstacle(cluster, claim) is None for claim in deleting_claims(cluster))
+        and all(
+            _has_nothing(cluster, claim.ordinal) or obstacle(cluster, claim) is None
+            for claim in deleting_claims(cluster)
+        )
     )
 
 

@@ -39,6 +39,7 @@ from tailrace_operator.plan.facts import (
     is_needed,
     is_recorded,
     is_whole,
+    obstacle,
     outdated_pods,
     pod_count,
     ready_ordinals,
@@ -367,7 +368,8 @@ def _restart(cluster: Cluster) -> RestartBroker | ReplaceVolume | None:
     if broken is not None:
         cause = "it does not run" if broken.problem is None else broken.problem
         return _restarted(cluster, broken, f"; {cause}")
-    due = [pod for pod in wanted_pods(cluster) if pod.ordinal in going] or outdated
+    free = {each for each, claim in going.items() if obstacle(cluster, claim) is None}
+    due = [pod for pod in wanted_pods(cluster) if pod.ordinal in free] or outdated
     if not due or not is_whole(cluster):
         return None
     leader = None if cluster.ring is None else cluster.ring.metadata_leader

@@ -173,7 +173,9 @@ class World:
             "observedGeneration": live["metadata"]["generation"],
             "updateRevision": revision,
         }
-        missing = [each for each in range(live["spec"]["replicas"]) if each not in self.pods]
+        going = {each.ordinal for each in self.claims.values() if each.is_deleting}
+        there = {*self.pods, *going}
+        missing = [each for each in range(live["spec"]["replicas"]) if each not in there]
         for ordinal in missing:
             self._make_pod(ordinal, live, revision)
         unwanted = [each for each in self.pods if each >= live["spec"]["replicas"]]
@@ -190,7 +192,8 @@ class World:
         if pod.is_deleting:
             del self.pods[ordinal]
             self._leave(ordinal)
-            if self.claims[ordinal].is_deleting:
+            claim = self.claims[ordinal]
+            if claim.is_deleting and claim.holder is None:
                 del self.claims[ordinal]
                 self.disks[ordinal] = None
         elif not pod.is_running and pod.problem is None:
