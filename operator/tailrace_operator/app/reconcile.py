@@ -269,15 +269,12 @@ class Reconciler:
         self._metrics.is_in_state(key, state)
         moved = (action, _without_times(status))
         await self._warn(document, observed.status)
-        if isinstance(action, Blocked):
-            if action.reason == REPLACED:
-                return PassResult(Outcome.WAITING, moved)  # the old object is removed automatically
-            if is_news(action, observed.status):
+        if action is None or isinstance(action, Blocked):
+            if action and action.reason != REPLACED and is_news(action, observed.status):
                 log.warning("resource.blocked", **key._asdict(), reason=action.reason)
                 await self._announce(document, action, outcome)
-            return PassResult(Outcome.WELL, moved)
-        if action is None:
-            return PassResult(Outcome.WAITING if state == "waiting" else Outcome.WELL, moved)
+            waits = state == "waiting" or _is_under_way(status)
+            return PassResult(Outcome.WAITING if waits else Outcome.WELL, moved)
         name = type(action).__name__
         self._metrics.actions.labels(name).inc()
         log.info("action.done", **key._asdict(), action=name, detail=described(action))
@@ -394,10 +391,12 @@ def _state(owner: Owner, action: Action | None, status: Document) -> str:
         return "paused"
     if isinstance(action, Blocked):
         return "blocked"
-    conditions = by_type(status)
-    is_ready = conditions.get("Ready", {}).get("status") == "True"
-    is_well = is_ready and conditions.get("Progressing", {}).get("status") != "True"
-    return "ready" if is_well else "waiting"
+    is_ready = by_type(status).get("Ready", {}).get("status") == "True"
+    return "ready" if is_ready and not _is_under_way(status) else "waiting"
+
+
+def _is_under_way(status: Document) -> bool:
+    return by_type(status).get("Progressing", {}).get("status") == "True"
 
 
 def _is_refused(status: Document) -> bool:

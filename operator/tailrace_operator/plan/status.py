@@ -216,9 +216,8 @@ def _phase(
         return "Paused"
     if error is not None:
         return f"Retrying: {error}"
-    if isinstance(action, Blocked):
-        word = "Waiting" if action.reason == REPLACED else "Blocked"
-        return f"{word}: {action.message.partition('; ')[0]}"
+    if isinstance(action, Blocked) and action.reason not in HARMLESS:
+        return _blocked(action)
     if problem is not None and problem.reason == "DataAtRisk":
         return f"Data at risk: {problem.message}"
     if cause is not None:
@@ -228,8 +227,14 @@ def _phase(
     catching_up = _catching_up(cluster, cause)
     if catching_up is not None:
         return f"Catching up: {catching_up.message}"
-    scaling = scaling_progress(cluster)
-    return "Ready" if scaling is None else ": ".join(scaling)
+    if scaling := scaling_progress(cluster):
+        return ": ".join(scaling)
+    return _blocked(action) if isinstance(action, Blocked) else "Ready"
+
+
+def _blocked(action: Blocked) -> str:
+    word = "Waiting" if action.reason == REPLACED else "Blocked"
+    return f"{word}: {action.message.partition('; ')[0]}"
 
 
 # --- conditions -----------------------------------------------------------------------------------
@@ -269,15 +274,15 @@ def _progressing(
 ) -> Condition:
     """Return the condition: something is under way."""
     holds, reason, message = True, "", ""
+    is_harmless = isinstance(action, Blocked) and action.reason in HARMLESS
     if cluster.owner.is_deleting:
         reason, message = "Deleting", "all that belongs to it is being deleted"
     elif cluster.owner.is_paused:
         holds, reason, message = False, "Paused", "reconciliation is paused"
     elif error is not None:
         reason, message = RETRYING, error
-    elif isinstance(action, Blocked):
-        holds, reason, message = action.reason == REPLACED, action.reason, action.message
-    elif action is not None:
+    elif action is not None and not is_harmless:
+        holds = not isinstance(action, Blocked) or action.reason == REPLACED
         reason, message = progress_reason(action), described(action)
     elif cause is not None:
         reason, message = cause.reason, cause.message
@@ -293,6 +298,8 @@ def _progressing(
     elif outdated := outdated_pods(cluster):
         numbers = ", ".join(str(pod.ordinal) for pod in outdated)
         reason, message = "Updating", f"brokers that may not be restarted yet: {numbers}"
+    elif action is not None:
+        holds, reason, message = False, progress_reason(action), described(action)
     else:
         holds, reason, message = False, "UpToDate", "all is as the spec says"
     return Condition("Progressing", holds, reason, message)

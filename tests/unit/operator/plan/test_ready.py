@@ -367,7 +367,7 @@ STATES = (
             claim(is_deleting=True),
             repaired,
         ),
-        "Blocked: volume data-events-0 cannot grow to 20Gi",
+        "Degraded: volume data-events-1 is being deleted",
         "VolumeDeleting",
         "VolumeDeleting",
     ),

@@ -1,5 +1,6 @@
 """What is reported of a StreamCluster."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -315,6 +316,37 @@ def test_what_blocks_is_in_the_column_and_its_remedy_in_the_conditions() -> None
     assert condition(status, "Degraded") == ("True", *_reported(action))
     assert condition(status, "Progressing") == ("False", *_reported(action))
     assert condition(status, "Ready") == ("False", *_reported(action))
+
+
+@pytest.mark.parametrize(
+    ("change", "phase", "reason"),
+    [
+        (
+            lambda c: with_pod(c, 1, is_ready=False, revision="earlier"),
+            "Restarting broker 1",
+            "Restarting",
+        ),
+        (
+            lambda c: replace(c, ring=with_ranges(c.ring, behind={1})),
+            "Catching up: ",
+            "CatchingUp",
+        ),
+        (lambda c: replace(c, spec=World({"brokers": 4}).observed().spec), "Growing: ", "Growing"),
+        (lambda c: c, "Blocked: volume data-events-0 cannot grow", None),
+    ],
+    ids=["a restart", "copies", "another size", "nothing"],
+)
+def test_what_blocks_nothing_else_hides_nothing_that_is_under_way(
+    change: Callable[[Cluster], Cluster], phase: str, reason: str | None
+) -> None:
+    """A size that volumes cannot have stays in the spec for ever."""
+    action = Blocked("VolumesCannotGrow", "volume data-events-0 cannot grow to 20Gi; set")
+
+    status = status_of(change(settled()), action)
+
+    assert status["phase"].startswith(phase)
+    expected = ("False", *_reported(action)) if reason is None else ("True", reason)
+    assert condition(status, "Progressing")[: len(expected)] == expected
 
 
 def test_what_is_of_the_resource_before_is_waited_for() -> None:
