@@ -374,6 +374,8 @@ def _restart(cluster: Cluster) -> RestartBroker | ReplaceVolume | None:
         return None
     leader = None if cluster.ring is None else cluster.ring.metadata_leader
     pod = min(due, key=lambda pod: (pod.ordinal == leader, pod.ordinal))
+    if not ready_ordinals(cluster) >= set(range(pod_count(cluster))) - {pod.ordinal}:
+        return None  # the budget counts brokers that join or leave too
     if claim := going.get(pod.ordinal):
         copies = copies_elsewhere(cluster, pod.ordinal)
         return ReplaceVolume(pod.ordinal, pod.uid, claim.name, copies)

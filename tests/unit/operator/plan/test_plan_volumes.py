@@ -392,17 +392,13 @@ def test_a_broker_that_joins_gets_a_new_volume_for_the_one_that_is_being_deleted
     assert not world.claims[size].is_deleting
 
 
-@pytest.mark.parametrize("is_there", [False, True], ids=["no pod", "its pod runs"])
-def test_a_claim_that_is_held_before_its_broker_joins_holds_up_no_other(*, is_there: bool) -> None:
-    """As of a retired broker, when the ring grows again while its volume is backed up."""
+def test_a_claim_that_is_held_before_its_broker_joins_holds_up_no_other() -> None:
     world = settled()
     world.change(brokers=4)
     while 3 not in world.registered:
         world.step()
         world.work()
     world.claims[3] = replace(world.claims[3], is_deleting=True, holder="backup/wait")
-    if not is_there:
-        del world.pods[3]
     world.change(settings={"ioThreads": 4})
 
     assert [each.ordinal for each in restarts(world.settle())] == [1, 2, 0]

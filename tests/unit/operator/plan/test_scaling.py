@@ -8,6 +8,7 @@ from tailrace_operator.plan.actions import (
     Apply,
     ClusterAction,
     DeleteClaim,
+    RestartBroker,
     RetireBroker,
     StepRing,
 )
@@ -169,6 +170,24 @@ def test_nobody_is_taken_away_while_the_ring_does_not_answer() -> None:
 
     assert pod_count(silent) == pod_count(later) == 4
     assert not isinstance(action_of(later), StepRing)
+
+
+def test_a_broker_that_never_comes_is_what_the_restarts_of_others_wait_for() -> None:
+    """The budget counts its pod too, so the API would let no other go."""
+    world = settled()
+    world.change(brokers=4, resources={"requests": {"memory": "1Ti"}})
+    while 3 not in world.pods:
+        world.make_pods()
+        world.work()
+    world.pods[3] = replace(world.pods[3], problem="Unschedulable: too little memory")
+    for _ in range(9):
+        world.step()
+        assert world.work() is None
+
+    assert world.status["phase"] == "Degraded: broker 3: Unschedulable: too little memory"
+    world.change(brokers=3)
+    restarts = [each.ordinal for each in world.settle() if isinstance(each, RestartBroker)]
+    assert restarts == [1, 2, 0]
 
 
 def test_a_broker_that_still_votes_is_not_retired() -> None:
