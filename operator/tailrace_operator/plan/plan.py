@@ -369,7 +369,8 @@ def _restart(cluster: Cluster) -> RestartBroker | ReplaceVolume | None:
         cause = "it does not run" if broken.problem is None else broken.problem
         return _restarted(cluster, broken, f"; {cause}")
     free = {each for each, claim in going.items() if obstacle(cluster, claim) is None}
-    due = [pod for pod in wanted_pods(cluster) if pod.ordinal in free] or outdated
+    pods = [pod for pod in wanted_pods(cluster) if not pod.is_deleting]
+    due = [pod for pod in pods if pod.ordinal in free] or outdated
     if not due or not is_whole(cluster):
         return None
     leader = None if cluster.ring is None else cluster.ring.metadata_leader
