@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from tailrace_operator.plan.conditions import by_type
 from tailrace_operator.plan.drift import quantity
 from tailrace_operator.plan.facts import controller_of
-from tailrace_operator.plan.names import DATA_VOLUME, PAUSED, SECRET_KEY, ZONE_GATE, ZONE_LABEL
+from tailrace_operator.plan.names import (
+    CONTAINER,
+    DATA_VOLUME,
+    PAUSED,
+    SECRET_KEY,
+    ZONE_GATE,
+    ZONE_LABEL,
+)
 from tailrace_operator.plan.observed import Claim, Document, Founded, Owner, Pod
 
 _REVISION_LABEL = "controller-revision-hash"
@@ -91,15 +98,14 @@ def _ordinal(document: Document, *, prefix: str) -> int | None:
 
 def _pod(ordinal: int, document: Document) -> Pod:
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
-    containers = status.get("containerStatuses") or ()
+    states = {each["name"]: each["state"] for each in status.get("containerStatuses") or ()}
     conditions = by_type(status)
     gates = [scheduling_gate["name"] for scheduling_gate in spec.get("schedulingGates") or ()]
     return Pod(
         ordinal=ordinal,
         uid=metadata["uid"],
         revision=(metadata.get("labels") or {}).get(_REVISION_LABEL, ""),
-        is_running=bool(containers)
-        and all("running" in container["state"] for container in containers),
+        is_running="running" in states.get(CONTAINER, ()),
         is_ready=conditions.get("Ready", {}).get("status") == "True",
         is_deleting="deletionTimestamp" in metadata,
         is_gated=ZONE_GATE in gates,

@@ -32,7 +32,7 @@ class Owner:
 class Pod:
     """A broker's pod. `revision`: of the StatefulSet's template that it was made from.
 
-    `is_running`: its containers run; `is_ready`: it also serves. `is_gated`: it waits for the
+    `is_running`: its broker does; `is_ready`: it also serves. `is_gated`: it waits for the
     operator to say in which zone it belongs. `problem`: why it does not run, as in
     `ImagePullBackOff: …`. `template`: what it was made from, as far as it shows.
     """

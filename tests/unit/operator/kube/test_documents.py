@@ -202,3 +202,27 @@ def test_a_pod_says_why_its_container_does_not_start(
     (pod,) = pods_of("events", [document])
 
     assert pod.problem == said
+
+
+@pytest.mark.parametrize(
+    ("broker", "beside", "runs"),
+    [
+        ({"running": {}}, {"running": {}}, True),
+        ({"running": {}}, {"waiting": {"reason": "CrashLoopBackOff"}}, True),
+        ({"waiting": {"reason": "CrashLoopBackOff"}}, {"running": {}}, False),
+    ],
+)
+def test_a_broker_runs_whatever_a_webhook_has_put_beside_it(
+    broker: dict[str, Any], beside: dict[str, Any], *, runs: bool
+) -> None:
+    """One that does not run is restarted although a range may need its copies."""
+    containers = [{"name": "proxy", "state": beside}, {"name": "broker", "state": broker}]
+    document = {
+        "metadata": {"name": "events-1", "uid": "u"},
+        "spec": {},
+        "status": {"containerStatuses": containers},
+    }
+
+    (pod,) = pods_of("events", [document])
+
+    assert pod.is_running is runs
