@@ -90,23 +90,19 @@ class Consumer:
 
     async def _register(self) -> bool:
         """Until it is; False: it cannot be."""
-        habits = self._habits
-        topics = "".join(f"&topic={each}" for each in self.topics)
-        target = (
-            f"/v1/consumer/register?consumerId={self.name}&group={self.group}{topics}"
-            f"&onNewGroup={self.start}&sessionMs={habits.session_ms}"
-        )
         while True:
             try:
-                answer = await self._ask(target, {})
+                answer = await self._ask(self._registration(), {})
             except ConsumerExistsError:
                 # It may be itself, with a topic that has been deleted: until that has expired.
                 if not self._ring.is_calm:
                     return False
-            except TopicNotFoundError:
+            except TopicNotFoundError:  # or the broker does not know it yet
                 if self._ring.is_calm:
                     self.topics = self._ring.living(self.topics)
-                    return await self._register() if self.topics else False
+                    if not self.topics:
+                        return False
+                    continue
             except (Unanswered, TailraceError):
                 pass
             else:
@@ -115,6 +111,13 @@ class Consumer:
                 return True
             self._move()
             await asyncio.sleep(AGAIN_SECONDS * self._random.random())
+
+    def _registration(self) -> str:
+        topics = "".join(f"&topic={each}" for each in self.topics)
+        return (
+            f"/v1/consumer/register?consumerId={self.name}&group={self.group}{topics}"
+            f"&onNewGroup={self.start}&sessionMs={self._habits.session_ms}"
+        )
 
     async def _turn(self) -> bool:
         """Poll, and deal with what comes; False: it goes, or dies."""
