@@ -19,7 +19,7 @@ from tailrace_operator.plan.observed import Cluster, Ring
 def next_step(cluster: Cluster) -> StepRing | RetireBroker | None:
     """None: the ring has as many brokers as it is to have, or something is waited for."""
     ring, count, wanted = cluster.ring, broker_count(cluster), cluster.spec.brokers
-    if ring is None or not is_founded(cluster):
+    if ring is None or not is_founded(cluster) or ring.has_step:
         return None
     leaving = _leaving(cluster, ring)
     if leaving:

@@ -172,6 +172,23 @@ def test_nobody_is_taken_away_while_the_ring_does_not_answer() -> None:
     assert not isinstance(action_of(later), StepRing)
 
 
+@pytest.mark.parametrize("brokers", [6, 2])
+def test_the_end_of_an_open_step_is_waited_for(brokers: int) -> None:
+    """The ring refuses another one, and to retire a broker that takes part."""
+    world = settled()
+    world.change(brokers=6)
+    while not isinstance(action_of(world.observed()), StepRing):
+        world.step()
+        if not isinstance(action_of(world.observed()), StepRing):
+            world.work()
+    world.change(brokers=brokers)
+    cluster = world.observed()
+    assert cluster.ring is not None
+
+    assert action_of(cluster) in (StepRing("grow", 3), RetireBroker(3))
+    assert action_of(replace(cluster, ring=replace(cluster.ring, has_step=True))) is None
+
+
 def test_a_broker_that_never_comes_is_what_the_restarts_of_others_wait_for() -> None:
     """The budget counts its pod too, so the API would let no other go."""
     world = settled()
