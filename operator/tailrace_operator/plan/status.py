@@ -14,6 +14,8 @@ from tailrace_operator.plan.actions import (
     RecordFounding,
     ReplaceVolume,
     RestartBroker,
+    RetireBroker,
+    StepRing,
     described,
     progress_reason,
 )
@@ -254,7 +256,9 @@ def _ready(
     is_announced = cause is not None and cause.reason == _RESTARTING and not away_ordinals(cluster)
     if cause is not None and not is_announced:
         return Condition("Ready", False, cause.reason, cause.message)
-    if problem is not None and problem.reason not in HARMLESS:
+    scales = isinstance(action, StepRing | RetireBroker)  # and serves, whether it can or not
+    harmless = HARMLESS | ({RETRYING} if scales else set())
+    if problem is not None and problem.reason not in harmless:
         return Condition("Ready", False, *problem)
     count = broker_count(cluster)
     said = "" if cluster.ring is None else f"; {_copies(cluster.ring)}"

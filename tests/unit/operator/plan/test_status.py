@@ -19,6 +19,8 @@ from tailrace_operator.plan.actions import (
     Remove,
     ReplaceStatefulSet,
     RestartBroker,
+    RetireBroker,
+    StepRing,
     described,
 )
 from tailrace_operator.plan.facts import can_step, is_whole
@@ -370,6 +372,14 @@ def test_an_error_is_reported_while_it_is_tried_again() -> None:
     assert status["phase"] == "Retrying: the Kubernetes API does not answer"
     for kind in ("Progressing", "Degraded"):
         assert condition(status, kind) == ("True", "Retrying", "the Kubernetes API does not answer")
+
+
+@pytest.mark.parametrize("action", [StepRing("grow", 3), RetireBroker(3)])
+def test_a_step_that_is_tried_again_leaves_a_ring_ready(action: ClusterAction) -> None:
+    status = status_of(settled(), action, error="step 3 was cancelled; the ring is as it was")
+
+    assert condition(status, "Ready")[:2] == ("True", "BrokersReady")
+    assert condition(status, "Degraded")[:2] == ("True", "Retrying")
 
 
 def test_a_pause_and_a_deletion_are_reported_before_all_else() -> None:
