@@ -116,7 +116,6 @@ class LocalBroker:
         self._watch_timer: asyncio.TimerHandle | None = None
         self._retention = Retention(spawn, CautiousClock(self.now_us, passed_us), self.counters)
         self.ring = RingNode(settings.ring, directory, metadata_io, spawn, on_failed)
-        self._clocks = self._new_clocks()
         self.ring_watch = RingWatch(self.ring, self.ordinal, self.now_us)
         self.steps = RingSteps(self.ring)
         topics = self._topics = Topics(
@@ -131,6 +130,7 @@ class LocalBroker:
             delete_retention_us=settings.delete_retention_ms * 1000,
             catch_up_memory=self.catch_up_memory,
         )
+        self._clocks = self._new_clocks()
         self._begin_forwarding(spawn)
         self.groups = self._new_groups(spawn)
         self.check_ready = topics.check_ready  # the listeners ask the broker; its topics answer
@@ -274,10 +274,11 @@ class LocalBroker:
         )
 
     def _new_clocks(self) -> ClockWatch:
-        """Retention takes no record for old by a clock that differs from the others'."""
+        """No record, and no deleted topic, is old by a clock that differs from the others'."""
         clocks = ClockWatch(self.ring, self.ordinal, self.now_us)
         clocks.on_changed = self._retention.check_all
         self._retention.is_time_sure = lambda log: clocks.agree(log.place.range_id)
+        self._topics.is_time_sure = clocks.agree_all
         return clocks
 
     def _new_groups(self, spawn: Spawn) -> Groups:

@@ -65,6 +65,11 @@ class ClockWatch:
         self._was_unsure = self._was_unsure or not is_sure
         return is_sure
 
+    def agree_all(self) -> bool:
+        """Whether that is so of all ranges of which this broker has a copy."""
+        state = self._ring.state
+        return state is None or all(self.agree(each.id) for each in self._shared(state))
+
     async def look(self, clock_of: Callable[[int], Awaitable[int]]) -> bool:
         """Ask all that share an open range with this broker; whether all have the time that it is.
 
@@ -73,7 +78,7 @@ class ClockWatch:
         state = self._ring.state
         if state is None:
             return False
-        shared = [each for each in state.ranges.values() if self._ordinal in each.replicas]
+        shared = self._shared(state)
         others = frozenset[int]().union(*(self._others(state, each) for each in shared))
         agreeing = frozenset(
             [each for each in sorted(others) if await self._agrees(each, clock_of)]
@@ -102,6 +107,9 @@ class ClockWatch:
             _log.warning("clocks.differ", broker=ordinal, ahead_seconds=ahead_seconds)
             self._warned.add(ordinal)
         return False
+
+    def _shared(self, state: RingState) -> list[RangeState]:
+        return [each for each in state.ranges.values() if self._ordinal in each.replicas]
 
     def _others(self, state: RingState, owner: RangeState) -> frozenset[int]:
         """Who else has a copy, and is heard; of a sealed range nobody: one broker decides for all,

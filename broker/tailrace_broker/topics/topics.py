@@ -87,6 +87,7 @@ class Topics:
         `delete_retention_us`: until the trash is purged; `catch_up_memory`: for followers' reads.
         """
         self.is_ready = False
+        self.is_time_sure: Callable[[], bool] = lambda: True
         self._auto_create = auto_create
         self._directory = directory
         self._io = io
@@ -439,13 +440,14 @@ class Topics:
 
     def _purge_agreed(self, before_us: int) -> int | None:
         """As the metadata's leader, have the ring forget what was deleted by then; when the oldest
-        that it has not forgotten was.
+        that it has not forgotten was. Nothing is, while nobody can say what time it is.
         """
         state = self._ring.state
         if state is None or not self.is_ready:
             return None
         gone = [key for key, each in state.deleted.items() if each.deleted_us <= before_us]
-        if gone and self._ring.is_metadata_leader and not self._is_purging:
+        may_purge = self._ring.is_metadata_leader and not self._is_purging
+        if gone and may_purge and self.is_time_sure():
             self._is_purging = True
             self._spawn(self._forget_deleted(tuple(gone)))
         return min((each.deleted_us for each in state.deleted.values()), default=None)

@@ -70,9 +70,11 @@ def test_no_time_is_sure_before_others_have_answered() -> None:
     assert not world.watch.agree(0)
     assert not world.look()
     assert not world.watch.agree(0)
+    assert not world.watch.agree_all()
     del world.clocks[1]
     assert world.look()
     assert world.watch.agree(0)
+    assert world.watch.agree_all()
 
 
 def test_who_is_fenced_or_away_is_not_asked() -> None:

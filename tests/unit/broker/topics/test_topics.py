@@ -586,6 +586,27 @@ def test_a_clock_that_jumps_ahead_makes_no_deletion_old(
     run(scenario)
 
 
+def test_no_deletion_is_old_while_clocks_of_brokers_differ(tmp_path: Path) -> None:
+    """Else a broker that starts with a clock that is days ahead ends all that can be restored."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path, delete_retention_ms=HOUR_MS) as broker:
+            topics, after_us = broker._topics, broker.now_us() + 2 * HOUR_MS * 1000
+            topics.is_time_sure = lambda: False
+            await broker.ring.change(CreateTopic("t", UUID(int=1), ONE))
+            await broker.ring.change(DeleteTopic("t", 1))
+            assert topics._purge_agreed(after_us) == 1
+            assert not topics._is_purging
+            topics.is_time_sure = lambda: True
+            topics._purge_agreed(after_us)
+            state = broker.ring.state
+            while state is not None and state.deleted:
+                await asyncio.sleep(0)
+                state = broker.ring.state
+
+    run(scenario)
+
+
 def test_a_start_purges_what_is_old_and_keeps_the_rest(tmp_path: Path) -> None:
     old = new_topic("old", ONE, UUID(int=1))
     new = new_topic("new", ONE, UUID(int=2))
