@@ -109,6 +109,23 @@ def test_a_broker_alone_that_ends_says_by_what_where_its_data_is_and_how_to_star
     )
 
 
+def test_a_broker_of_a_ring_that_is_killed_says_how_to_start_it_again(tmp_path: Path) -> None:
+    with running(tmp_path, "--brokers", "3", port=free_ring_port()) as dev:
+        os.kill(dev.pid(1), signal.SIGKILL)
+        dev.noted()
+        with started(tmp_path, "start", "1", "--data", "ring") as (broker, printed):
+            os.kill(int(re.findall(r"pid (\d+)", printed)[0]), signal.SIGKILL)
+            _, errors = broker.communicate(timeout=TIMEOUT_S)
+        end_by_hand(dev)
+
+    assert broker.returncode == 1
+    assert errors.decode().endswith(
+        "error: broker 1 was killed by SIGKILL (kill -9, or the machine ran out of memory); its "
+        "data is in ring/1, and the ring is without it until it runs again: tailrace dev start 1 "
+        "--data ring\n"
+    )
+
+
 def test_the_examples_of_this_verb_are_what_is_tried_here() -> None:
     assert VERBS["dev start"].examples == (
         "tailrace dev start 1",

@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.cli.lib.parser import Verb, parameter, whole_number
-from tailrace.cli.verbs.dev import BROKERS_MAX, DATA, exit_on_signals, require_broker_extra
+from tailrace.cli.verbs.dev import (
+    BROKERS_MAX,
+    DATA,
+    DEFAULT_DATA,
+    exit_on_signals,
+    require_broker_extra,
+)
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
@@ -17,7 +23,7 @@ def start(*, ordinal: int, data: Path) -> None:
 
     Ports and secret are those of the ring's last `tailrace dev`, whose Ctrl-C does not end it.
     """
-    from tailrace.local.broker import PortTakenError, exported_settings
+    from tailrace.local.broker import BrokerEndedError, PortTakenError, exported_settings
     from tailrace.local.member import member_of
 
     require_broker_extra()
@@ -33,6 +39,14 @@ def start(*, ordinal: int, data: Path) -> None:
                 flush=True,
             )
             broker.wait()
+    except BrokerEndedError as error:
+        if error.exit_code > 0:  # it has said why
+            raise
+        option = "" if data == DEFAULT_DATA else f" --data {data}"
+        raise TailraceError(
+            f"broker {ordinal} {error.how}; its data is in {broker.data_dir}, and the ring is "
+            f"without it until it runs again: tailrace dev start {ordinal}{option}"
+        ) from error
     except PortTakenError as error:
         raise TailraceError(
             f"{error}; end what listens there: the ring expects broker {ordinal} at {broker.url}"
