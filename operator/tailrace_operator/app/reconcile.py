@@ -268,7 +268,6 @@ class Reconciler:
         state = _state(observed.owner, action, status)
         self._metrics.is_in_state(key, state)
         moved = (action, _without_times(status))
-        await self._warn(document, observed.status)
         if action is None or isinstance(action, Blocked):
             if action and action.reason != REPLACED and is_news(action, observed.status):
                 log.warning("resource.blocked", **key._asdict(), reason=action.reason)
@@ -291,7 +290,7 @@ class Reconciler:
 
     async def _warn(self, document: Document, status_before: Document) -> None:
         """Of what is wrong, once each time that it is."""
-        found = warning(document, status_before) if "status" in document else None
+        found = warning(document, status_before)
         if found is not None:
             announced, name = found
             log.warning("resource.degraded", reason=announced.reason, message=announced.note)
@@ -327,14 +326,17 @@ class Reconciler:
         await self._announce(document, blocked)
 
     async def _report(self, document: Document, status: Document) -> Document:
-        """Write what differs in the status; return the resource after it. ConflictError."""
-        patch = merge_patch(document.get("status") or {}, status)
+        """Write what differs in the status, and warn of what is wrong by it; return the resource
+        after it. ConflictError.
+        """
+        before: Document = document.get("status") or {}
+        patch = merge_patch(before, status)
         if not patch:
             return document
         metadata = document["metadata"]
         body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch}
         try:
-            return await self._kube.patch(
+            reported = await self._kube.patch(
                 document["kind"],
                 metadata["name"],
                 body,
@@ -343,6 +345,9 @@ class Reconciler:
             )
         except NotFoundError as error:  # it is gone meanwhile; the next pass notices
             raise ConflictError(str(error), status=error.status) from error
+        # Now: a pass may fail after this, and the next one finds nothing new in the status.
+        await self._warn(reported, before)
+        return reported
 
     async def _report_bug(self, key: Key, bug: Exception) -> None:
         """In a metric, and in the status of the resource that met it."""
@@ -354,8 +359,7 @@ class Reconciler:
             document = await self._kube.find(key.kind, key.name, namespace=key.namespace)
             if document is not None:
                 status = broken_status(document, INTERNAL_ERROR, message, now=_now())
-                before: Document = document.get("status") or {}
-                await self._warn(await self._report(document, status), before)
+                await self._report(document, status)
         except KubeError as error:
             log.warning("resource.bug_not_reported", **key._asdict(), error=str(error))
 

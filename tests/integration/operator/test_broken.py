@@ -86,6 +86,22 @@ def test_no_broker_is_restarted_whose_volume_would_go_with_it() -> None:
     run_scenario(scenario())
 
 
+def test_what_is_wrong_is_warned_of_though_the_pass_that_reports_it_fails() -> None:
+    """The next pass finds it in the status already, and takes it for said."""
+
+    async def scenario() -> None:
+        async with fake_cluster() as (kube, brokers, _):
+            put_cluster(kube)
+            async with running_operator(kube, operator_settings(brokers.url_pattern)):
+                await kube.until(lambda: is_all_ready(kube))
+                await kube.until(lambda: budget(kube) == 1)
+                kube.failing.add(("PATCH", "PodDisruptionBudget"))
+                kube.remove("PersistentVolumeClaim", "data-events-1")
+                await kube.until(lambda: warnings(kube) == ["VolumeDeleting"])
+
+    run_scenario(scenario())
+
+
 def budget(kube: FakeKubernetes) -> int:
     return int(kube.get("PodDisruptionBudget", "events")["spec"]["maxUnavailable"])
 
