@@ -110,6 +110,10 @@ async def _apply(kube: Kube, action: actions.Apply) -> None:
             await kube.patch(kind, name, manifest, namespace=namespace)
         except NotFoundError:
             raise refused from None
+    except ConflictError:
+        # Its controller has looked at what the patch changed; the next pass applies the rest.
+        if not action.patch:
+            raise
 
 
 async def _create_secret(kube: Kube, manifest: Document) -> None:
