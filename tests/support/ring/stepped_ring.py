@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+from tailrace.errors import ProblemError
 from tailrace.sync import Client
+from tailrace.values import Fetched
 from tests.support.broker.fixtures import free_ring_port
 from tests.support.broker.history import Acknowledged, History, Read, RecordPosition, violations
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
@@ -140,7 +142,7 @@ class SteppedRing:
             for partition, row in rows.items():
                 offset = row["firstOffset"]
                 while offset < row["highWatermark"]:
-                    fetched = client.read_lines(TOPIC, partition, offset, max_records=10_000)
+                    fetched = self._read(client, partition, offset)
                     for record in map(json.loads, fetched.body.splitlines()):
                         event_id = record["value"]["id"]
                         assert record["value"] == json.loads(event_value(event_id))
@@ -149,6 +151,23 @@ class SteppedRing:
                     assert fetched.next_offset > offset
                     offset = fetched.next_offset
         return Settled(rows, read)
+
+    def _read(self, client: Client, partition: int, offset: int) -> Fetched:
+        """As soon as the broker does: a leader may go back to its range just now."""
+        answers: list[Fetched] = []
+
+        def is_answered() -> bool:
+            try:
+                fetched = client.read_lines(TOPIC, partition, offset, max_records=10_000)
+            except ProblemError as error:
+                if not error.retriable:
+                    raise
+                return False
+            answers.append(fetched)
+            return True
+
+        self.ring.until(is_answered, WHOLE_S_MAX)
+        return answers[-1]
 
     def check(self, settled: Settled) -> None:
         """Assert that all is there once, in order over the lineage, and that readers saw it so."""
