@@ -20,24 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
-from benchmarks.batches import BATCH_EVENT_COUNT, EVENT_BYTES, batches_to
 from benchmarks.broker import DATA_DIR
 from benchmarks.brokers import Brokers, brokers_on_disk
-from benchmarks.events import readings
-from benchmarks.load import LoadResult, cpu_seconds, run_in_own_process
+from benchmarks.load import LoadResult, cpu_seconds
 from benchmarks.report import MIB, Row
-from benchmarks.requests import keyed_events
-from tailrace.wire import Codec
+from benchmarks.steps import BEFORE_COUNT, PARTITIONS_PER_RANGE, STEPS_MIB, load, write
 from tests.support.ring.ring_steps import step_to, wait_copied
 
-STEPS_MIB = int(os.environ.get("STEPS_MIB", "1024"))
-PARTITIONS_PER_RANGE = 4
 FIRST_COUNT, LAST_COUNT = 4, 3
-EVENTS_PER_S = 1_000
-LOAD_COUNT = 2_000
-BEFORE_COUNT = 5  # of loads
-CONNECTION_COUNT = 8
-WRITER_COUNT = 4
 DISK_MIB = 512
 AIMS = {"p99_ratio": 2}  # and `disk_share` at least 0.5
 
@@ -46,21 +36,21 @@ def run() -> Iterator[Row]:
     """Ask once."""
     with brokers_on_disk(FIRST_COUNT) as brokers:
         brokers.create_topic(PARTITIONS_PER_RANGE)
-        _write(brokers)
+        write(brokers, STEPS_MIB)
         brokers.members = brokers.members[:LAST_COUNT]  # the loads are of those that stay
         disk_mib_per_s = _disk_mib_per_s()
-        before = [_load(brokers) for _ in range(BEFORE_COUNT)]
+        before = [load(brokers) for _ in range(BEFORE_COUNT)]
         stored_mib = _stored_mib()
         cpu_before_s = sum(map(cpu_seconds, brokers.pids))
         during: list[LoadResult] = []
         with ThreadPoolExecutor(1) as others:
             copying = others.submit(_shrink, brokers)
             while not copying.done():
-                during.append(_load(brokers))
+                during.append(load(brokers))
         seconds = copying.result()
         cpu_s = sum(map(cpu_seconds, brokers.pids)) - cpu_before_s
         copied_mib = _stored_mib() - stored_mib
-    p99_ms, p99_before_ms = (median(load.p99_ms for load in loads) for loads in (during, before))
+    p99_ms, p99_before_ms = (median(each.p99_ms for each in loads) for loads in (during, before))
     figures = {
         "copied_mib": copied_mib,
         "copied_s": seconds,
@@ -69,10 +59,10 @@ def run() -> Iterator[Row]:
         "disk_share": copied_mib / seconds / disk_mib_per_s,
         "cpu_s": cpu_s,
         "p99_ms": p99_ms,
-        "p99_max_ms": max(load.p99_ms for load in during),
+        "p99_max_ms": max(each.p99_ms for each in during),
         "p99_before_ms": p99_before_ms,
         "p99_ratio": p99_ms / p99_before_ms,
-        "other_cores": median(load.other_cores for load in during),
+        "other_cores": median(each.other_cores for each in during),
     }
     asked = f"a ring shrinks from {FIRST_COUNT} to {LAST_COUNT} brokers, {STEPS_MIB:,} MiB stored"
     yield Row("step_copies", asked, figures, AIMS)
@@ -95,21 +85,6 @@ def _stored_mib() -> float:
 
 def _files_of(ordinal: int) -> Iterator[Path]:
     yield from (path for path in DATA_DIR.glob(f"*{ordinal}/**/*") if path.is_file())
-
-
-def _load(brokers: Brokers) -> LoadResult:
-    requests = brokers.by_key(keyed_events(readings(LOAD_COUNT, 100)))
-    load = brokers.load(
-        requests, LOAD_COUNT, CONNECTION_COUNT, requests_per_s=EVENTS_PER_S, at_any=True
-    )
-    return run_in_own_process(load)
-
-
-def _write(brokers: Brokers) -> None:
-    """To all partitions alike."""
-    requests = batches_to(Codec.LZ4, range(PARTITIONS_PER_RANGE * FIRST_COUNT))
-    count = STEPS_MIB * MIB // (BATCH_EVENT_COUNT * EVENT_BYTES)
-    run_in_own_process(brokers.load(requests, count, WRITER_COUNT))
 
 
 def _disk_mib_per_s() -> float:

@@ -63,24 +63,24 @@ def _row(stored_mib: int) -> Row:
     with _stored(stored_mib) as brokers:
         waits_ms = [_wait_ms(brokers, count) for count in range(FIRST_COUNT, LAST_COUNT)]
     with _stored(stored_mib) as brokers:
-        before = [_load(brokers) for _ in range(BEFORE_COUNT)]
+        before = [load(brokers) for _ in range(BEFORE_COUNT)]
         during: list[LoadResult] = []
         with ThreadPoolExecutor(1) as others:
             growing = others.submit(_grow, brokers)
             while not growing.done():
-                during.append(_load(brokers))
+                during.append(load(brokers))
         step_ms = growing.result()
-    p99_ms, p99_before_ms = (median(load.p99_ms for load in loads) for loads in (during, before))
+    p99_ms, p99_before_ms = (median(each.p99_ms for each in loads) for loads in (during, before))
     figures = {
         "longest_wait_ms": max(waits_ms),
         "median_wait_ms": median(waits_ms),
         "step_median_ms": median(step_ms),
         "step_max_ms": max(step_ms),
         "p99_ms": p99_ms,
-        "p99_max_ms": max(load.p99_ms for load in during),
+        "p99_max_ms": max(each.p99_ms for each in during),
         "p99_before_ms": p99_before_ms,
         "p99_ratio": p99_ms / p99_before_ms,
-        "other_cores": median(load.other_cores for load in during),
+        "other_cores": median(each.other_cores for each in during),
     }
     asked = f"a ring grows from {FIRST_COUNT} to {LAST_COUNT} brokers, {stored_mib:,} MiB stored"
     return Row(f"steps_{stored_mib}_mib", asked, figures, AIMS)
@@ -93,7 +93,7 @@ def _stored(stored_mib: int) -> Iterator[Brokers]:
         assert brokers.ring is not None
         brokers.create_topic(PARTITIONS_PER_RANGE)
         brokers.members = brokers.members[:]  # the loads are of these, not of those that come
-        _write(brokers, stored_mib)
+        write(brokers, stored_mib)
         for _ in range(FIRST_COUNT, LAST_COUNT):
             brokers.ring.start_next()
         yield brokers
@@ -127,18 +127,20 @@ def _step_ms(brokers: Brokers, count: int) -> float:
     return (time.monotonic() - began_s) * 1000
 
 
-def _load(brokers: Brokers) -> LoadResult:
+def load(brokers: Brokers) -> LoadResult:
+    """Single events to any of the members, at a steady rate."""
     requests = brokers.by_key(keyed_events(readings(LOAD_COUNT, 100)))
-    load = brokers.load(
-        requests, LOAD_COUNT, CONNECTION_COUNT, requests_per_s=EVENTS_PER_S, at_any=True
+    return run_in_own_process(
+        brokers.load(
+            requests, LOAD_COUNT, CONNECTION_COUNT, requests_per_s=EVENTS_PER_S, at_any=True
+        )
     )
-    return run_in_own_process(load)
 
 
-def _write(brokers: Brokers, stored_mib: int) -> None:
-    """Of all partitions alike."""
+def write(brokers: Brokers, stored_mib: int) -> None:
+    """Have so much in the topic, in all partitions alike."""
     count = stored_mib * MIB // (BATCH_EVENT_COUNT * EVENT_BYTES)
     if count:
-        partitions = range(PARTITIONS_PER_RANGE * FIRST_COUNT)
+        partitions = range(PARTITIONS_PER_RANGE * len(brokers.members))
         requests = batches_to(Codec.LZ4, partitions)
         run_in_own_process(brokers.load(requests, count, WRITER_COUNT))

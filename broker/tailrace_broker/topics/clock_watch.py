@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from tailrace_broker.core.ring.copies import others_heard
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.ring_state import RangeState, RingState
 from tailrace_broker.node.ring import RingNode
@@ -115,9 +116,6 @@ class ClockWatch:
         """Who else has a copy, and is heard; of a sealed range nobody: one broker decides for all,
         and asks itself.
         """
-        there = (state.brokers.get(each) for each in owner.replicas if not owner.is_sealed)
-        return frozenset(
-            each.ordinal
-            for each in there
-            if each is not None and each.ordinal != self._ordinal and not each.is_fenced
-        )
+        if owner.is_sealed:
+            return frozenset()
+        return frozenset(others_heard(state, owner, self._ordinal))

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import structlog
 
+from tailrace_broker.core.ring.copies import others_heard
 from tailrace_broker.core.ring.sealed_retention import decider_of, decision
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.replication import LogKey
@@ -86,7 +87,7 @@ class SealedRetention:
             command = decision(
                 state, held, mine, self._start_of, partial(self._may_leave, emptied_s)
             )
-            others = _others(state, held, mine.ordinal)
+            others = others_heard(state, held, mine.ordinal)
             is_known = bool(others) or len(held.replicas) == 1
             if command is None or not is_known:
                 continue
@@ -141,12 +142,6 @@ class SealedRetention:
                 return False
         self._has_warned = False
         return True
-
-
-def _others(state: RingState, held: RangeState, ordinal: int) -> list[int]:
-    """Who else has a copy, or makes one, and is heard."""
-    there = (state.brokers[each] for each in held.replicas if each != ordinal)
-    return [each.ordinal for each in there if not each.is_fenced]
 
 
 def _has_records(log: PartitionLog, start: int) -> bool:

@@ -66,6 +66,12 @@ def live_copies(state: RingState, held: RangeState) -> list[int]:
     return [each.ordinal for each in whole if each is not None and not each.is_fenced]
 
 
+def others_heard(state: RingState, held: RangeState, ordinal: int) -> list[int]:
+    """The other brokers that have a copy, or make one, and are not fenced, in replica order."""
+    there = (state.brokers.get(each) for each in held.replicas if each != ordinal)
+    return [each.ordinal for each in there if each is not None and not each.is_fenced]
+
+
 def without_deleted(state: RingState, range_id: int) -> RingState:
     """Copies are of topics that there are: those in the trash cannot be restored any more."""
     lacking = {

@@ -14,7 +14,7 @@ from tailrace_broker.codec.replication import LinkFrame
 from tailrace_broker.core.forwarding.partition_queue import EventContents
 from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.ring.topics import topic_of
-from tailrace_broker.forwarding.forwarder import WATCH_SECONDS, Forwarder
+from tailrace_broker.forwarding.forwarder import Forwarder
 from tailrace_broker.forwarding.waiting_requests import WaitingRequests
 from tailrace_broker.model.append_outcome import AppendFailed, AppendOutcome
 from tailrace_broker.model.commands import AlterTopic, Lead, Reslice
@@ -30,6 +30,7 @@ from tailrace_broker.model.forwarding import (
 from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.topics.hosted_topic import HostedTopic
 from tests.support.ring.states import done, led, sealed, with_topic
+from tests.support.storage.storage import until
 
 OLD, NEW = 1, 2  # leaders of range 1
 
@@ -94,11 +95,6 @@ class Router:
         self.hosted.alter(topic, [NotReadyError("no log is here")] * len(topic.partitions))
         if is_applied:
             self.apply(state)
-
-    async def watched(self) -> None:
-        """Until it has looked for queues that are empty."""
-        await asyncio.sleep(2 * WATCH_SECONDS)
-        await turns()
 
     def apply(self, state: RingState) -> None:
         self.ring.state = state
@@ -221,7 +217,7 @@ def test_what_waits_for_a_partition_goes_before_events_of_its_childrens_children
 
         refused = FailedRequest(1, "NotReadyError", "it is sealed", {}, write_attempted=False)
         await router.answered(OLD, AppendAnswers((), (refused,)))
-        await router.watched()
+        await until(lambda: len(router.links[OLD].values()) > 1)  # queues that are empty are gone
         assert isinstance(router.outcomes[b"first"], AppendFailed)
         assert router.links[OLD].values() == [b"first", b"second"]
 

@@ -599,10 +599,7 @@ def test_no_deletion_is_old_while_clocks_of_brokers_differ(tmp_path: Path) -> No
             assert not topics._is_purging
             topics.is_time_sure = lambda: True
             topics._purge_agreed(after_us)
-            state = broker.ring.state
-            while state is not None and state.deleted:
-                await asyncio.sleep(0)
-                state = broker.ring.state
+            await until(lambda: broker.ring.state is not None and not broker.ring.state.deleted)
 
     run(scenario)
 
