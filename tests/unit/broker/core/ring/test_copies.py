@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from tailrace_broker.core.ring.arithmetic import zone_class
 from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import apply_command
-from tailrace_broker.core.ring.copies import copies_to_drop, copies_to_make
+from tailrace_broker.core.ring.copies import copies_to_drop, copies_to_make, others_heard
 from tailrace_broker.model.commands import (
     Command,
     Completed,
     DeleteTopic,
     DropCopy,
+    Fence,
     Lost,
     RestoreTopic,
     Retire,
@@ -271,3 +272,14 @@ def test_copies_of_other_ranges_leave_a_deleted_topic_as_it_is() -> None:
     state = applied(state, complete(held, state, broker))
 
     assert not state.deleted[topic_id].topic.lacks_copies
+
+
+def test_of_the_others_with_copies_those_are_heard_that_are_registered_and_not_fenced() -> None:
+    state = led()
+    first, second, third = state.ranges[0].replicas
+
+    assert others_heard(state, state.ranges[0], first) == [second, third]
+    fenced = done(state, Fence(second, state.brokers[second].number))
+    assert others_heard(fenced, fenced.ranges[0], first) == [third]
+    there = {each: known for each, known in state.brokers.items() if each != third}
+    assert others_heard(replace(state, brokers=there), state.ranges[0], first) == [second]
