@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import assert_fails, reported, run
 from tests.support.ring.local_ring import founded_ring
 
@@ -16,7 +15,7 @@ TAKEN_FOR_DEAD_S_MAX = 30.0
 
 
 def test_a_dead_brokers_partitions_are_not_shown_as_open(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
+    with founded_ring(tmp_path, copies=1) as ring:
         url = ring.brokers[0].url
         reported(run("topic", "create", "flights", "--partitions-per-range", "1", url=url))
         ring.kill(1)
@@ -35,7 +34,7 @@ def test_a_dead_brokers_partitions_are_not_shown_as_open(tmp_path: Path) -> None
 def test_consume_prints_what_can_be_read_and_then_names_the_partitions_that_cannot(
     tmp_path: Path,
 ) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
+    with founded_ring(tmp_path, copies=1) as ring:
         url = ring.brokers[0].url
         reported(run("topic", "create", "flights", "--partitions-per-range", "1", url=url))
         for key in map(str, range(20)):
@@ -61,7 +60,7 @@ def test_consume_prints_what_can_be_read_and_then_names_the_partitions_that_cann
 def test_status_says_how_many_copies_there_are_and_which_ranges_lack_theirs(
     tmp_path: Path,
 ) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
+    with founded_ring(tmp_path, copies=1) as ring:
         url = ring.brokers[0].url
         whole = reported(run("status", url=url)).splitlines()
         ring.kill(2)
@@ -79,7 +78,7 @@ def test_status_counts_the_copies_that_are_away_where_the_ring_cannot_agree_any_
     tmp_path: Path,
 ) -> None:
     """The committed in-sync replicas are still three then."""
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         url = ring.brokers[0].url
         assert "copies 3   under-replicated 0" in reported(run("status", url=url))
         ring.kill(1)
@@ -99,10 +98,9 @@ def test_produce_says_when_a_leader_or_the_broker_that_was_given_does_not_answer
     tmp_path: Path,
 ) -> None:
     """The given one by its number, where it is of a ring in .tailrace."""
-    port = free_ring_port()
     top = tmp_path / ".tailrace"
-    with founded_ring(top, port=port, copies=1, forward_seconds=1) as ring:
-        (top / "ring.json").write_text(json.dumps({"brokers": 3, "port": port}))
+    with founded_ring(top, copies=1, forward_seconds=1) as ring:
+        (top / "ring.json").write_text(json.dumps({"brokers": 3, "port": ring.brokers[0].port}))
         url, dead = ring.brokers[0].url, ring.brokers[1].url
         with Client(url) as client:
             client.create_topic("t", partitions_per_range=1)

@@ -29,7 +29,7 @@ def start(folder: Path, ordinal: int) -> "subprocess.CompletedProcess[bytes]":
 
 
 def test_a_killed_broker_of_a_ring_is_started_again_beside_the_others(tmp_path: Path) -> None:
-    with running(tmp_path, "--brokers", "3", port=free_ring_port()) as dev:
+    with running(tmp_path, "--brokers", "3", port=free_ring_port(3)) as dev:
         os.kill(dev.pid(1), signal.SIGKILL)
         note = dev.noted()
         with started(tmp_path, "start", "1", "--data", "ring") as (broker, printed):
@@ -57,7 +57,7 @@ def test_a_killed_broker_of_a_ring_is_started_again_beside_the_others(tmp_path: 
 
 
 def test_what_cannot_be_started_alone_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with running(tmp_path, "--brokers", "2", port=free_ring_port()) as dev:
+    with running(tmp_path, "--brokers", "2", port=free_ring_port(2)) as dev:
         running_already = start(tmp_path, 1)
         no_such = start(tmp_path, 2)
         os.kill(dev.pid(1), signal.SIGKILL)
@@ -110,7 +110,7 @@ def test_a_broker_alone_that_ends_says_by_what_where_its_data_is_and_how_to_star
 
 
 def test_a_broker_of_a_ring_that_is_killed_says_how_to_start_it_again(tmp_path: Path) -> None:
-    with running(tmp_path, "--brokers", "3", port=free_ring_port()) as dev:
+    with running(tmp_path, "--brokers", "3", port=free_ring_port(3)) as dev:
         os.kill(dev.pid(1), signal.SIGKILL)
         dev.noted()
         with started(tmp_path, "start", "1", "--data", "ring") as (broker, printed):

@@ -100,7 +100,7 @@ def test_an_example_works(
             delete_once(client, "invoices")
     command = example.replace("/tmp/", "").replace(" --port 19250", "")
     if name == "dev":
-        command += f" --port {free_ring_port()}"
+        command += f" --port {free_ring_port(3)}"
     home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"), "TOKEN": "secret"}
     surroundings = environment(broker.url) | home
     if name in ("context use", "context delete"):

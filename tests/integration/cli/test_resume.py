@@ -20,7 +20,7 @@ from tailrace.cli.producing.requests import Target
 from tailrace.cli.producing.resume import Token
 from tailrace.local.broker import HOST
 from tailrace.sync import Client
-from tests.support.broker.fixtures import RunningBroker, free_ring_port, refusing_url
+from tests.support.broker.fixtures import RunningBroker, refusing_url
 from tests.support.cli.commands import TIMEOUT_S, assert_fails, ndjson, reported, run, started
 from tests.support.ring.local_ring import founded_ring
 
@@ -79,7 +79,7 @@ def test_a_run_that_a_dead_broker_cut_is_resumed_without_loss_and_without_double
     """One run waits until its delivery timeout, the other until Ctrl-C."""
     half = len(LINES) // 2
     with (
-        founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring,
+        founded_ring(tmp_path, copies=1) as ring,
         ThreadPoolExecutor(2) as threads,
     ):
         url = ring.brokers[0].url

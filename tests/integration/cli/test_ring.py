@@ -38,7 +38,7 @@ ADMITTED_S_MAX = 30.0
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     """A ring that no test ends."""
     folder = tmp_path_factory.mktemp("dev")
-    with running(folder, "--brokers", str(BROKERS), port=free_ring_port()) as started:
+    with running(folder, "--brokers", str(BROKERS), port=free_ring_port(BROKERS)) as started:
         yield started
 
 
@@ -77,7 +77,7 @@ def test_the_welcome_names_every_broker_and_its_lines_work_when_pasted(dev: Dev)
 
 
 def test_a_ring_stays_what_it_is_and_all_of_it_ends_with_ctrl_c(tmp_path: Path) -> None:
-    port = free_ring_port()
+    port = free_ring_port(3)
     with running(tmp_path, "--brokers", "3", port=port) as first:
         with Client(first.url(0)) as client:
             client.create_topic("t")
@@ -98,7 +98,7 @@ def test_a_ring_stays_what_it_is_and_all_of_it_ends_with_ctrl_c(tmp_path: Path) 
 
 
 def test_a_ring_goes_on_while_most_of_its_brokers_live(tmp_path: Path) -> None:
-    with running(tmp_path, "--brokers", "3", port=free_ring_port()) as dev:
+    with running(tmp_path, "--brokers", "3", port=free_ring_port(3)) as dev:
         os.kill(dev.pid(1), signal.SIGKILL)
         note = dev.noted()
         with Client(dev.url(0)) as client:
@@ -122,14 +122,14 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "ring" / "2" / "data").mkdir(parents=True)
     (tmp_path / "ring" / "2" / "data" / "meta.json").write_text("{}")
     (tmp_path / "ring" / "ring.json").write_text('{"brokers": 3}')
-    wanted = ("dev", "--data", "ring", "--brokers", "3", "--port", str(free_ring_port()))
+    wanted = ("dev", "--data", "ring", "--brokers", "3", "--port", str(free_ring_port(3)))
 
     assert_fails(run(*wanted, cwd=tmp_path), 1, "the broker exited .*ring/2.log")
 
 
 def test_a_wiped_broker_is_healed_and_a_wrong_number_of_brokers_is_refused(tmp_path: Path) -> None:
     """A broker's disk was wiped; then the file that says how many they are is wrong, and away."""
-    port, file = free_ring_port(), tmp_path / "ring" / "ring.json"
+    port, file = free_ring_port(3), tmp_path / "ring" / "ring.json"
     wanted = ("dev", "--data", "ring", "--port", str(port))
     with running(tmp_path, "--brokers", "3", port=port) as first:
         [produce_line] = [line for line in first.lines if "partitionKey=SFO" in line]
@@ -160,7 +160,7 @@ def test_data_of_another_number_of_brokers_is_refused(tmp_path: Path, dev: Dev) 
     copied = tmp_path / "ring"
     (copied / "0" / "data").mkdir(parents=True)
     shutil.copy(dev.data / "ring.json", copied)
-    wanted = ("dev", "--data", "ring", "--brokers", "4", "--port", str(free_ring_port()))
+    wanted = ("dev", "--data", "ring", "--brokers", "4", "--port", str(free_ring_port(4)))
 
     assert_fails(
         run(*wanted, cwd=tmp_path),
@@ -253,7 +253,7 @@ def test_who_does_may_found_the_ring_again_and_nothing_changes(dev: Dev) -> None
 
 def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> None:
     """As docs/operations.md describes it: brokers started one by one."""
-    ring = LocalRing(tmp_path, port=free_ring_port(), copies=1)
+    ring = LocalRing(tmp_path, copies=1)
     try:
         ring.start_all()
         ring.until(lambda: ring.is_answered(0, "GET", "/live"), TIMEOUT_S)
@@ -287,7 +287,7 @@ def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> Non
 
 
 def test_metadata_goes_on_with_one_voter(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         words, url = ("metadata", "recover", "--accept-loss"), ring.brokers[2].url
         too_early = command(words, url, secret=SECRET)
         ring.kill(0)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import TAILRACE, TIMEOUT_S, environment
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 
@@ -25,7 +24,7 @@ def verify(ring: LocalRing, ordinal: int, *words: str) -> "subprocess.CompletedP
 
 
 def test_what_is_missing_is_found_until_it_is_back(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         ring.wait_whole()
         well = verify(ring, 1)
         ring.kill(2)
@@ -59,7 +58,7 @@ def test_what_is_missing_is_found_until_it_is_back(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_in_no_ring_cannot_say(tmp_path: Path) -> None:
-    ring = LocalRing(tmp_path, port=free_ring_port(), count=2)
+    ring = LocalRing(tmp_path, count=2)
     try:
         ring.start_all()
         ring.until(lambda: ring.is_answered(0, "GET", "/live"), WHOLE_S_MAX)

@@ -25,7 +25,7 @@ from urllib.request import urlopen
 import pytest
 
 from tailrace.local.broker import LISTENER_COUNT, LocalBroker
-from tests.support.broker.fixtures import RunningBroker, free_ring_port, start_broker
+from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.cli.commands import environment
 from tests.support.docs.console import Program, is_as_shown, programs_of, rewritten, shown
 from tests.support.http.browser import BROWSER, needs_browser
@@ -147,7 +147,7 @@ def interpreter(
 def started_for(document: Path, folder: Path) -> Iterator[LocalBroker]:
     """The broker that the document's commands ask."""
     if document.name == "README.md":  # as `make up` runs it
-        with founded_ring(folder / "ring", port=free_ring_port()) as ring:
+        with founded_ring(folder / "ring") as ring:
             yield ring.brokers[0]
     else:
         with start_broker(folder) as broker:

@@ -39,7 +39,6 @@ from tests.support.broker.fixtures import (
     READY_S_MAX,
     RunningBroker,
     free_port_base,
-    free_ring_port,
     start_broker,
 )
 from tests.support.broker.metrics import wait_for_metric
@@ -388,7 +387,7 @@ def test_a_refused_request_gets_its_problem_at_every_listener(
 
 
 def test_a_ring_says_who_leads_and_what_is_away(tmp_path: Path, golden: Golden) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=1, forward_seconds=0.5) as ring:
+    with founded_ring(tmp_path, copies=1, forward_seconds=0.5) as ring:
         first = ring.brokers[0].port
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         event = request(messages("t", partitionKey="SFO"), b"1")
@@ -412,7 +411,7 @@ def test_a_ring_says_who_leads_and_what_is_away(tmp_path: Path, golden: Golden) 
 
 
 def test_a_leader_that_is_lost_leaves_an_outcome_open(tmp_path: Path, golden: Golden) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=1, forwarded_max=1) as ring:
+    with founded_ring(tmp_path, copies=1, forwarded_max=1) as ring:
         first = ring.brokers[0].port
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         event = request(messages("t", partitionKey="SFO"), b"1")
@@ -427,7 +426,7 @@ def test_a_leader_that_is_lost_leaves_an_outcome_open(tmp_path: Path, golden: Go
 
 
 def test_too_few_replicas_take_no_events(tmp_path: Path, golden: Golden) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         leader = ring.brokers[0]
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         with Client(leader.url) as client:
@@ -452,7 +451,7 @@ def in_sync(ring: LocalRing) -> list[int]:
 
 
 def test_a_ring_is_not_founded_without_all_its_brokers(tmp_path: Path, golden: Golden) -> None:
-    ring = LocalRing(tmp_path, port=free_ring_port())
+    ring = LocalRing(tmp_path)
     try:
         ring.brokers[0].start()
         ring.until(lambda: ring.is_answered(0, "GET", "/live"), READY_S_MAX)

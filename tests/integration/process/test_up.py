@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 @contextmanager
 def up(folder: Path, **variables: str) -> Iterator["subprocess.Popen[str]"]:
     """Run the main job on data below the folder; it is ended with the block."""
-    given = {"SPARK": "0", "PORT": str(free_ring_port()), **variables}
+    given = {"SPARK": "0", "PORT": str(free_ring_port(3)), **variables}
     with subprocess.Popen(
         [sys.executable, "-m", "examples.up"],
         cwd=folder,

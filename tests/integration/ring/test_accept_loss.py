@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import TAILRACE, TIMEOUT_S, environment, reported
 from tests.support.ring.local_ring import SECRET, LocalRing, founded_ring
 from tests.support.storage.damaged import flip, stored_batches
@@ -45,7 +44,7 @@ def state_of(ring: LocalRing) -> tuple[str, int]:
 
 
 def test_a_loss_is_accepted_through_a_broker_that_does_not_lead(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
+    with founded_ring(tmp_path, copies=1) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         leader = ring.brokers[LEADER]
         with Client(leader.url, token=SECRET) as client:

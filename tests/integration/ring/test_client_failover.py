@@ -16,7 +16,6 @@ from tailrace.errors import ConnectionFailedError
 from tailrace.producer import Producer
 from tailrace.protocol.requests import Answer, Request
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import reported, run, started
 from tests.support.ring.local_ring import LocalRing, founded_ring
 
@@ -29,7 +28,7 @@ SESSION_MS = 20_000
 
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[LocalRing]:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=3) as ring:
+    with founded_ring(tmp_path, copies=3) as ring:
         yield ring
 
 

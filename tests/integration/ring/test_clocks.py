@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import TEST_S_MAX, WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.ring_steps import TOPIC, produce_many
 
@@ -39,7 +38,7 @@ def log_starts(ring: LocalRing) -> set[int]:
 def test_a_broker_with_another_time_than_the_others_takes_nothing_for_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=3, failback_ms=100) as ring:
+    with founded_ring(tmp_path, copies=3, failback_ms=100) as ring:
         with Client(ring.brokers[WRONG].url) as client:
             client.create_topic(TOPIC, partitions_per_range=1)  # for 7 days
         produce_many(ring, EVENTS)

@@ -76,7 +76,7 @@ async def append(log: PartitionLog, columns: RecordColumns) -> None:
 async def test_a_batch_is_compressed_once_in_the_whole_ring(
     tmp_path: Path, calls: Counter[str], value_bytes: int
 ) -> None:
-    port = free_ring_port()
+    port = free_ring_port(3)
     peers: dict[str, Any] = {"peer_host": HOST, "port_stride": 10}
     async with AsyncExitStack() as stack:
         brokers = [

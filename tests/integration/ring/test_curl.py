@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.round_robin import round_robin
 from tests.support.ring.seeds import seed_of
@@ -113,7 +112,7 @@ def read_all(ring: LocalRing, port: int) -> dict[int, list[int]]:
 def test_users_of_curl_lose_nothing_at_any_broker(tmp_path: Path) -> None:
     seed = seed_of(0)
     print(f"seed {seed}")
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         with round_robin([broker.port for broker in ring.brokers]) as port:
             users = [User(port, 0, None), User(port, 1, "curl")]
@@ -160,7 +159,7 @@ def wait_for_more(ring: LocalRing, users: list[User]) -> None:
 
 @pytest.mark.parametrize("ordinal", range(3))
 def test_the_curl_lines_of_readme_work_at_any_broker(tmp_path: Path, ordinal: int) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         port = ring.brokers[ordinal].port
         json_type = ("-H", "content-type: application/json")
         event = '{"origin":"SFO","destination":"JFK","delayMinutes":4}'

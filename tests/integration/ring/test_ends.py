@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import founded_ring
 
 KEYS = [f"k{number}" for number in range(12)]  # of all ranges
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 def test_a_ring_that_was_killed_lists_all_that_it_had_acknowledged(tmp_path: Path) -> None:
     """What a batch says of the high watermark is older than the batch. One broker stays away."""
-    with founded_ring(tmp_path, port=free_ring_port(), copies=3) as ring:
+    with founded_ring(tmp_path, copies=3) as ring:
         with Client(ring.brokers[0].url) as client:
             client.create_topic("t")
             stored = [client.produce("t", b"1", key=key) for key in KEYS * EVENTS]

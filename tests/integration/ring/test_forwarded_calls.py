@@ -11,7 +11,6 @@ import pytest
 
 from tailrace.protocol.requests import Answer
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.http.http11 import (
     Connection,
     document,
@@ -34,7 +33,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
     """One copy of each range, so that only its leader has anything."""
     root = tmp_path_factory.mktemp("reads")
-    with founded_ring(root, port=free_ring_port(), copies=1) as ring:
+    with founded_ring(root, copies=1) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         for number in range(24):
             produce(ring, number % 3, f"k{number}", json.dumps({"number": number}).encode())
@@ -166,7 +165,7 @@ def test_a_slow_reader_keeps_no_other_waiting(ring: LocalRing) -> None:
 
 
 def test_copies_serve_what_is_committed_when_the_leader_dies(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         partition = produce(ring, 0, "SFO", b"0")["partition"]
         for number in range(1, 20):
@@ -194,7 +193,7 @@ def test_copies_serve_what_is_committed_when_the_leader_dies(tmp_path: Path) -> 
 
 def test_a_copy_that_stood_still_hides_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """It is asked as soon as it goes on, before it has heard of what came meanwhile."""
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         partition = produce(ring, 0, "SFO", b"0")["partition"]
         copy, other = (each for each in BROKERS if each != partition)
@@ -212,7 +211,7 @@ def test_a_copy_that_stood_still_hides_nothing_that_was_acknowledged(tmp_path: P
 
 def test_a_leader_that_stood_still_gives_no_end_of_before(tmp_path: Path) -> None:
     """It is asked as soon as it goes on, before it has heard that another leads."""
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": "t", "partitionsPerRange": 1})
         partition = produce(ring, 0, "SFO", b"0")["partition"]
         for number in range(1, 4):

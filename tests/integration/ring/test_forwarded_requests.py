@@ -18,7 +18,6 @@ from tailrace.wire import (
     RECORDS_CONTENT_TYPE,
     RECORDS_JSON_CONTENT_TYPE,
 )
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.http.http11 import (
     Connection,
     document,
@@ -50,7 +49,7 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
 
 
 def one_copy(root: Path, **settings: Any) -> Any:
-    return founded_ring(root, port=free_ring_port(), copies=1, **settings)
+    return founded_ring(root, copies=1, **settings)
 
 
 def create(ring: LocalRing, topic: str) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.broker.history import Acknowledged, History, Read, violations
 from tests.support.ring.local_ring import LocalRing, founded_ring
 from tests.support.ring.pipelining import PipeliningProducer
@@ -63,7 +62,7 @@ class PipelinedRing:
 def pipelined_ring(root: Path, seed: int, **settings: Any) -> Iterator[PipelinedRing]:
     """Producers send while the block lasts; then their answers are compared with the logs."""
     print(f"seed {seed}")
-    with founded_ring(root, port=free_ring_port(), copies=3, **settings) as ring:
+    with founded_ring(root, copies=3, **settings) as ring:
         subject = PipelinedRing(ring, seed)
         partition_count = subject.whole.create_topic()
         threads = [

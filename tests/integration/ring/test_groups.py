@@ -16,7 +16,6 @@ import pytest
 from tailrace.errors import TailraceError
 from tailrace.sync import Client
 from tailrace_broker.core.ring.arithmetic import token
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.groups.group_history import repeat_count, violations
 from tests.support.groups.group_load import (
     ANSWERS_BETWEEN_MAX,
@@ -49,9 +48,7 @@ def test_a_group_gets_every_event_in_order_through_any_broker(
     fault, load = FAULTS[name], Load()
     with ExitStack() as stack:
         settings = stack.enter_context(fault.grounds(tmp_path))
-        ring = stack.enter_context(
-            founded_ring(tmp_path, port=free_ring_port(), copies=3, **settings)
-        )
+        ring = stack.enter_context(founded_ring(tmp_path, copies=3, **settings))
         urls = [broker.url for broker in ring.brokers]
         consumers = Consumers(urls, tmp_path, generator, topic_ids(urls[0], 1))
         stack.callback(consumers.kill_all)
@@ -87,7 +84,7 @@ def test_a_coordinator_that_is_cut_off_does_not_deliver_what_was_committed_elsew
     """It has the records, and does not know its successor."""
     with (
         own_network(),
-        founded_ring(tmp_path, port=free_ring_port(), copies=3, peer_host_of=peer_host) as ring,
+        founded_ring(tmp_path, copies=3, peer_host_of=peer_host) as ring,
     ):
         ring.call(0, "POST", "/v1/topics", {"name": "t"})
         with Client(ring.brokers[0].url) as client:

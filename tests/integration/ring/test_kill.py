@@ -15,7 +15,6 @@ from urllib.error import HTTPError
 
 import pytest
 
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.kept_metadata import assert_same_chain, assert_same_state, kept_on
 from tests.support.ring.local_ring import LocalRing, founded_ring
 from tests.support.variables import whole_number
@@ -118,7 +117,7 @@ def test_kills_and_pauses_lose_nothing_that_was_committed(tmp_path: Path) -> Non
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed {seed}")
     generator = random.Random(seed)
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         with topic_clients(ring) as clients:
             for _ in range(FAULTS):
                 one_fault(ring, generator)

@@ -14,7 +14,6 @@ from tailrace.errors import PartitionUnavailableError, ProblemError
 from tailrace.producer import Producer
 from tailrace.request_producer import RequestProducer
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.http.http11 import Connection, document, get, messages, problem, request
 from tests.support.ring.local_ring import SECRET, LocalRing, founded_ring, waits_without_its_data
 
@@ -30,7 +29,7 @@ each_broker = pytest.mark.parametrize("ordinal", range(BROKERS))
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
     """All three serve, and stay so."""
-    with founded_ring(tmp_path_factory.mktemp("ring"), port=free_ring_port()) as founded:
+    with founded_ring(tmp_path_factory.mktemp("ring")) as founded:
         yield founded
 
 
@@ -284,7 +283,7 @@ def test_a_producer_creates_its_topic_and_finds_who_leads_it(ring: LocalRing) ->
 
 def test_a_killed_broker_comes_back_and_a_wiped_one_is_admitted(tmp_path: Path) -> None:
     """A range of one copy has no leader meanwhile; what a wiped disk held is given up by hand."""
-    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
+    with founded_ring(tmp_path, copies=1) as ring:
         create(ring, "t")
         before = ring.ring(0)
         with client_of(ring) as client:
@@ -334,7 +333,7 @@ def test_a_killed_broker_comes_back_and_a_wiped_one_is_admitted(tmp_path: Path) 
 
 def test_a_producer_goes_through_a_kill_of_a_leader(tmp_path: Path) -> None:
     """What the killed broker leads waits for it; what others lead does not."""
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         create(ring, "t")
         with client_of(ring) as client:
             with Producer(client, linger_ms=1) as producer:
@@ -358,7 +357,7 @@ def test_a_producer_goes_through_a_kill_of_a_leader(tmp_path: Path) -> None:
 
 
 def test_a_voter_goes_on_alone_when_the_others_are_lost(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         create(ring, "t")
         with client_of(ring, 2) as client:
             with pytest.raises(ProblemError) as refused:

@@ -7,7 +7,6 @@ from urllib.error import HTTPError
 
 import pytest
 
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import TAILRACE, TIMEOUT_S, environment, run
 from tests.support.ring.local_ring import SECRET, LocalRing, founded_ring
 
@@ -22,7 +21,7 @@ def registered(ring: LocalRing, at: int, ordinal: int) -> dict[str, Any]:
 
 @pytest.mark.timeout(120)
 def test_the_survivor_goes_on_alone_by_hand_and_admits_the_others(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=1) as ring:
+    with founded_ring(tmp_path, copies=1) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": "kept"})
         cluster_id = ring.call(2, "GET", "/v1/ring?consistent=true")["clusterId"]
         for ordinal in (0, 1):
@@ -72,7 +71,7 @@ def follow_the_doctor(ring: LocalRing) -> None:
 
 
 def test_an_empty_disk_in_a_brokers_place_is_not_that_broker(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         for ordinal in (0, 1):
             ring.kill(ordinal)
         ring.wipe(0)
@@ -87,7 +86,7 @@ def test_an_empty_disk_in_a_brokers_place_is_not_that_broker(tmp_path: Path) -> 
 def test_a_topic_that_another_broker_has_just_made_is_known_to_who_deletes_it(
     tmp_path: Path,
 ) -> None:
-    with founded_ring(tmp_path, port=free_ring_port()) as ring:
+    with founded_ring(tmp_path) as ring:
         for number in range(20):
             at, elsewhere = number % 3, (number + 1) % 3
             ring.call(at, "POST", "/v1/topics", {"name": f"t{number}"})

@@ -16,7 +16,6 @@ import pytest
 
 from tailrace.wire import METADATA_LOGS
 from tailrace_broker.core.raft.metadata_log import LOG_BYTES
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.broker.processes import rss_bytes
 from tests.support.http.http11 import Connection, new_topic, request
 from tests.support.ring.kept_metadata import (
@@ -217,8 +216,7 @@ def change_with_a_kill(ring: LocalRing) -> list[list[int]]:
 @pytest.mark.timeout(180 + CHANGES // 20)
 def test_metadata_stays_small_however_often_it_changes(tmp_path: Path) -> None:
     largest_bytes = [0] * BROKERS
-    port = free_ring_port()
-    with founded_ring(tmp_path, port=port, delete_retention_ms=0) as ring, ExitStack() as watchers:
+    with founded_ring(tmp_path, delete_retention_ms=0) as ring, ExitStack() as watchers:
         for ordinal, broker in enumerate(ring.brokers):
 
             def note(size: int, ordinal: int = ordinal) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from tailrace.errors import ProblemError, TailraceError
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import founded_ring
 
 S_MAX = 30.0
@@ -30,9 +29,8 @@ def outcomes(client: Client, topic: str) -> set[str]:
 
 
 def test_it_takes_no_events_with_two_until_it_is_altered_or_all_are_back(tmp_path: Path) -> None:
-    port = free_ring_port()
     with (
-        founded_ring(tmp_path, port=port, copies=3) as ring,
+        founded_ring(tmp_path, copies=3) as ring,
         Client(ring.brokers[0].url) as client,
     ):
         client.create_topic("two")

@@ -8,7 +8,6 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import LocalRing, founded_ring
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -29,7 +28,6 @@ def asked(ring: LocalRing, path: str, host: str, body: bytes | None = None) -> t
 def test_leaders_are_named_as_whoever_asks_reaches_them(tmp_path: Path) -> None:
     with founded_ring(
         tmp_path,
-        port=free_ring_port(),
         copies=3,
         outside_url="https://events-{ordinal}.example:443",
         allowed_hosts=f"{OUTSIDE},all.example",

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.http.http11 import Connection, document, get, messages, records, request
 from tests.support.ring.local_ring import LocalRing, founded_ring
 
@@ -33,7 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRing]:
     root = tmp_path_factory.mktemp("defects")
     settings = {"failback_ms": 1000}
-    with founded_ring(root, port=free_ring_port(), copies=3, **settings) as ring:
+    with founded_ring(root, copies=3, **settings) as ring:
         yield ring
 
 

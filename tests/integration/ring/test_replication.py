@@ -14,7 +14,6 @@ import pytest
 
 from tailrace.errors import TailraceError
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import TEST_S_MAX, WHOLE_S_MAX, founded_ring
 from tests.support.ring.replicated_ring import (
     REQUESTS_MAX,
@@ -102,8 +101,7 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path, run: int) -> None:
 def test_a_topic_that_is_restored_takes_events_again(tmp_path: Path, run: int) -> None:
     """At once: a request waits for the answer no longer than any other."""
     chosen = random.Random(seed_of(run))
-    port = free_ring_port()
-    with founded_ring(tmp_path, port=port) as ring, Client(ring.brokers[0].url) as client:
+    with founded_ring(tmp_path) as ring, Client(ring.brokers[0].url) as client:
         ring.call(0, "POST", "/v1/topics", {"name": TOPIC})
         for turn in range(RESTORES + 1):
             if turn:
@@ -152,9 +150,7 @@ def test_a_deleted_topic_is_restored_whole_by_whoever_was_wiped(tmp_path: Path, 
 
 def test_a_deleted_topic_goes_from_all_disks_in_time(tmp_path: Path, run: int) -> None:
     """The ring forgets it first: no broker removes what can be restored."""
-    with founded_ring(
-        tmp_path, port=free_ring_port(), copies=3, delete_retention_ms=RETENTION_MS
-    ) as ring:
+    with founded_ring(tmp_path, copies=3, delete_retention_ms=RETENTION_MS) as ring:
         topic_id = ring.call(0, "POST", "/v1/topics", {"name": DELETED})["id"]
         with Client(ring.brokers[0].url) as client:
             for number in range(EVENTS):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing
 from tests.support.ring.ring_steps import (
     TOPIC,
@@ -33,7 +32,6 @@ def ring(tmp_path: Path) -> Iterator[LocalRing]:
     """Processes, none of which runs yet."""
     made = LocalRing(
         tmp_path,
-        port=free_ring_port(),
         count=BROKERS,
         segment_bytes=SEGMENT_BYTES,
         journal_bytes=8 << 20,

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import TailraceError
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing
 from tests.support.ring.ring_steps import (
     TOPIC,
@@ -32,7 +31,6 @@ def ring(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalRing]:
     """Processes, none of which runs yet; `param`: the copies of a range."""
     made = LocalRing(
         tmp_path,
-        port=free_ring_port(),
         count=BROKERS,
         segment_bytes=SEGMENT_BYTES,
         journal_bytes=8 << 20,

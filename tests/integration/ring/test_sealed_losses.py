@@ -11,7 +11,6 @@ import pytest
 
 from tailrace.errors import ProblemError
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import TAILRACE, TIMEOUT_S, environment, reported
 from tests.support.ring.local_ring import SECRET, WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.ring_steps import (
@@ -38,7 +37,6 @@ def make_ring(tmp_path: Path) -> Iterator[Callable[..., LocalRing]]:
             ring = stack.enter_context(
                 founded_ring(
                     tmp_path,
-                    port=free_ring_port(),
                     count=count,
                     founders=founders,
                     segment_bytes=1 << 20,

@@ -11,7 +11,6 @@ import pytest
 
 from tailrace.consumer import Consumer
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import TAILRACE
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.ring_steps import TOPIC, produce_many, sealed_ranges, step_to, wait_copied
@@ -29,8 +28,7 @@ GONE_S_MAX = 150.0
 def ring(tmp_path: Path) -> Iterator[LocalRing]:
     """A ring of some brokers, with others that wait to join it."""
     settings = {"copies": 3, "sealed_keep_ms": KEEP_MS}
-    port = free_ring_port()
-    with founded_ring(tmp_path, port=port, count=LAST, founders=FIRST, **settings) as ring:
+    with founded_ring(tmp_path, count=LAST, founders=FIRST, **settings) as ring:
         yield ring
 
 

@@ -6,7 +6,6 @@ from urllib.error import HTTPError
 
 import pytest
 
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 
 TOPIC = "sealed"
@@ -43,8 +42,8 @@ def write(ring: LocalRing, brokers: int) -> None:
 
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_ranges_are_sealed_when_all_is_flushed(tmp_path: Path, brokers: int) -> None:
-    port, count = free_ring_port(), brokers + 1
-    with founded_ring(tmp_path, port=port, count=count, founders=brokers, copies=3) as ring:
+    count = brokers + 1
+    with founded_ring(tmp_path, count=count, founders=brokers, copies=3) as ring:
         write(ring, brokers)
 
         answer = grown(ring, brokers)

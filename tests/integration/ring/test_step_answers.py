@@ -10,7 +10,6 @@ import pytest
 
 from tailrace.protocol.requests import Answer
 from tailrace.wire import BATCH_CONTENT_TYPE, JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.http.http11 import Connection, document, get, messages, records, request
 from tests.support.ring.local_ring import LocalRing, founded_ring
 from tests.support.ring.ring_steps import step_to
@@ -25,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[LocalRing]:
     """A ring of three with a topic, and a fourth broker that is to join."""
-    with founded_ring(tmp_path, port=free_ring_port(), count=4, founders=3, copies=3) as ring:
+    with founded_ring(tmp_path, count=4, founders=3, copies=3) as ring:
         ring.call(0, "POST", "/v1/topics", {"name": TOPIC, "partitionsPerRange": 2})
         for ordinal in range(4):
             ring.until(partial(ring.is_answered, ordinal, "GET", f"/v1/topics/{TOPIC}"), 30.0)

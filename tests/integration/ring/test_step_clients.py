@@ -14,7 +14,6 @@ import pytest
 from tailrace.consumer import Consumer
 from tailrace.producer import Producer
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import TAILRACE
 from tests.support.ring.local_ring import LocalRing, founded_ring
 from tests.support.ring.ring_steps import reslice_to, step_to
@@ -35,8 +34,7 @@ Numbers = dict[str, list[int]]
 @contextmanager
 def founded(root: Path) -> Iterator[LocalRing]:
     """A ring of the first brokers; the others are there."""
-    port = free_ring_port()
-    with founded_ring(root, port=port, count=LAST, founders=FIRST, copies=3) as ring:
+    with founded_ring(root, count=LAST, founders=FIRST, copies=3) as ring:
         with Client(ring.brokers[0].url) as client:
             client.create_topic(TOPIC, partitions_per_range=2)
         yield ring

@@ -11,7 +11,6 @@ from urllib.error import HTTPError
 import pytest
 
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.ring_steps import step_to
 
@@ -25,7 +24,7 @@ GROW = {"kind": "grow", "brokersBefore": 3}
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[LocalRing]:
     """Three brokers, and one that is to join."""
-    with founded_ring(tmp_path, port=free_ring_port(), count=4, founders=3) as ring:
+    with founded_ring(tmp_path, count=4, founders=3) as ring:
         ring.wait_whole()
         yield ring
 

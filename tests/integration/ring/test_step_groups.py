@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.groups.group_history import repeat_count, violations
 from tests.support.groups.group_load import (
     ANSWERS_BETWEEN_MAX,
@@ -41,11 +40,9 @@ def test_a_group_reads_on_over_steps_of_its_ring(tmp_path: Path, run: int, grows
     seed = seed_of(run)
     print(f"seed {seed}")
     generator, load = random.Random(seed), Load()
-    count, port = LAST if grows else FIRST, free_ring_port()
+    count = LAST if grows else FIRST
     with ExitStack() as stack:
-        ring = stack.enter_context(
-            founded_ring(tmp_path, port=port, count=count, founders=FIRST, copies=3)
-        )
+        ring = stack.enter_context(founded_ring(tmp_path, count=count, founders=FIRST, copies=3))
         urls = [broker.url for broker in ring.brokers[:FIRST]]
         consumers = Consumers(urls, tmp_path, generator, topic_ids(urls[0], 2))
         stack.callback(consumers.kill_all)

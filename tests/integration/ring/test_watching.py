@@ -8,7 +8,6 @@ import pytest
 
 from tailrace.local.broker import LocalBroker
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.cli.commands import reported, run
 from tests.support.ring.local_ring import LocalRing, founded_ring
 
@@ -33,7 +32,7 @@ def range_of(ring: LocalRing, ordinal: int, range_id: int) -> dict[str, Any]:
 
 
 def test_a_dead_leader_and_its_return_are_seen(tmp_path: Path) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=3) as ring:
+    with founded_ring(tmp_path, copies=3) as ring:
         with Client(ring.brokers[0].url) as client:
             client.create_topic("t", partitions_per_range=1)
             for number in range(EVENTS):

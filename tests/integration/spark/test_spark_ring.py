@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import founded_ring
 from tests.support.spark.spark import SPARK_MARKS
 
@@ -20,7 +19,7 @@ KEYS = 40
 def test_rows_are_written_and_read_at_any_broker_of_a_ring(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    with founded_ring(tmp_path, port=free_ring_port(), copies=3) as ring:
+    with founded_ring(tmp_path, copies=3) as ring:
         urls = [broker.url for broker in ring.brokers]
 
         def write(start: int, given: str) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from tailrace.producer import Producer
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.ring.local_ring import founded_ring
 from tests.support.ring.ring_steps import reslice_to, step_to
 from tests.support.spark.spark import SPARK_MARKS
@@ -68,8 +67,8 @@ def test_a_stream_goes_on_over_steps_of_the_ring(
     spark: "SparkSession", tmp_path: Path, grows: bool
 ) -> None:
     batches: list[list[Row]] = []
-    count, port = LAST if grows else FIRST, free_ring_port()
-    with founded_ring(tmp_path, port=port, count=count, founders=FIRST, copies=3) as ring:
+    count = LAST if grows else FIRST
+    with founded_ring(tmp_path, count=count, founders=FIRST, copies=3) as ring:
         urls = [broker.url for broker in ring.brokers]
         with Client(urls[0]) as client:
             client.create_topic("t", partitions_per_range=2)

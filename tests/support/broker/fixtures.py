@@ -82,7 +82,7 @@ def refusing_url() -> Iterator[str]:
         yield f"http://{HOST}:{bound.getsockname()[1]}"
 
 
-def free_ring_port(broker_count: int = 3) -> int:
+def free_ring_port(broker_count: int) -> int:
     """A base port for a ring on loopback, whose brokers are ten ports apart."""
     starts = PORT_BASES[:-broker_count]
     for base in random.SystemRandom().sample(starts, len(starts)):

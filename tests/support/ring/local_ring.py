@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 from tailrace.local.broker import HOST, LocalBroker
 from tailrace.local.ring import PORT_STRIDE
+from tests.support.broker.fixtures import free_ring_port
 
 SECRET = "a-secret-of-the-tests"  # visible characters, as a token has them
 ANSWER_S_MAX = 15.0
@@ -26,20 +27,20 @@ POLL_S = 0.02
 
 
 class LocalRing:
-    """Brokers 0 to `count` - 1 below `root`, from `port` on; not started yet."""
+    """Brokers 0 to `count` - 1 below `root`; not started yet."""
 
     def __init__(
         self,
         root: Path,
         *,
-        port: int,
+        port: int | None = None,
         count: int = 3,
         peer_host_of: Callable[[int], str] = lambda _: HOST,
         **settings: Any,
     ) -> None:
-        """`peer_host_of`: where a broker finds the others."""
+        """`port`: of broker 0, else a free one; `peer_host_of`: where a broker finds the others."""
         self.root = root
-        self._port = port
+        self._port = free_ring_port(count) if port is None else port
         self._peer_host_of = peer_host_of
         self._settings = settings
         self.brokers = [self._broker(ordinal) for ordinal in range(count)]
@@ -209,13 +210,13 @@ class LocalRing:
 
 @contextmanager
 def founded_ring(
-    root: Path, *, port: int, count: int = 3, founders: int | None = None, **settings: Any
+    root: Path, *, count: int = 3, founders: int | None = None, **settings: Any
 ) -> Iterator[LocalRing]:
     """A ring whose brokers serve; none of its processes outlives the block.
 
     `founders`: the first brokers, which it begins with; all unless given. The others wait to join.
     """
-    ring = LocalRing(root, port=port, count=count, **settings)
+    ring = LocalRing(root, count=count, **settings)
     try:
         ring.start_all()
         ring.found(founders)

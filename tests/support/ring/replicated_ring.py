@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.sync import Client
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.broker.history import History, Read, RecordPosition, violations
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.ring_producers import (
@@ -18,6 +17,7 @@ from tests.support.ring.ring_producers import (
     producing,
 )
 from tests.support.ring.ring_readers import RingReader, reading
+from tests.support.ring.ring_steps import read_lines
 from tests.support.ring.stored_replicas import assert_replicas_are_prefixes, bad_findings
 
 TOPIC = "replicated"
@@ -132,7 +132,6 @@ def replicated_ring(
     print(f"seed {seed}")
     with founded_ring(
         root,
-        port=free_ring_port(),
         copies=3,
         segment_bytes=SEGMENT_BYTES,
         journal_bytes=JOURNAL_BYTES,
@@ -169,7 +168,7 @@ def read_back(ring: LocalRing, ends: dict[int, tuple[int, int, int]]) -> list[Re
         for partition, (start, high_watermark, _) in ends.items():
             offset = start
             while offset < high_watermark:
-                fetched = client.read_lines(TOPIC, partition, offset, max_records=10_000)
+                fetched = read_lines(ring, client, TOPIC, partition, offset)
                 for record in map(json.loads, fetched.body.splitlines()):
                     event_id = record["value"]["id"]
                     assert record["value"] == json.loads(event_value(event_id))

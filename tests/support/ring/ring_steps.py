@@ -8,7 +8,9 @@ from random import Random
 from typing import Any
 from urllib.error import HTTPError
 
+from tailrace.errors import ProblemError
 from tailrace.sync import Client
+from tailrace.values import Fetched
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing
 from tests.support.ring.stored_replicas import stored_batches
 
@@ -16,10 +18,11 @@ TOPIC = "t"
 EVENT_BYTES = 500
 # Of a request: above 64 KiB a batch goes to the segment at once.
 REQUEST_EVENTS = 250
+READ_EVENTS = 10_000
 
 
 def until_taken(ring: LocalRing, ask: Callable[[], Any]) -> Any:
-    """Repeat what is refused for now, as the command line does."""
+    """Repeat what is refused for now, as clients and the command line do."""
     answers: list[Any] = []
 
     def is_taken() -> bool:
@@ -29,10 +32,21 @@ def until_taken(ring: LocalRing, ask: Callable[[], Any]) -> Any:
             problem = json.loads(error.read())
             assert problem["retriable"], problem
             return False
+        except ProblemError as error:
+            if not error.retriable:
+                raise
+            return False
         return True
 
     ring.until(is_taken, WHOLE_S_MAX)
     return answers[-1]
+
+
+def read_lines(ring: LocalRing, client: Client, topic: str, partition: int, offset: int) -> Fetched:
+    """As soon as the broker does: it may be opening the topic, or its range be led by none yet."""
+    read = partial(client.read_lines, topic, partition, offset, max_records=READ_EVENTS)
+    fetched: Fetched = until_taken(ring, read)
+    return fetched
 
 
 def step_to(ring: LocalRing, brokers: int, *, at: int = 0) -> list[dict[str, Any]]:
@@ -97,7 +111,7 @@ def read_all(ring: LocalRing, *, at: int = 0) -> list[str]:
         for partition in client.topic(TOPIC).partition_details:
             offset = partition.log_start or 0
             while offset < (partition.high_watermark or 0):
-                fetched = client.read_lines(TOPIC, partition.partition, offset, max_records=1000)
+                fetched = read_lines(ring, client, TOPIC, partition.partition, offset)
                 found += [
                     json.dumps(json.loads(each)["value"]) for each in fetched.body.splitlines()
                 ]

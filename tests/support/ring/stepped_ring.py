@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-from tailrace.errors import ProblemError
 from tailrace.sync import Client
-from tailrace.values import Fetched
-from tests.support.broker.fixtures import free_ring_port
 from tests.support.broker.history import Acknowledged, History, Read, RecordPosition, violations
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.ring_producers import (
@@ -23,6 +20,7 @@ from tests.support.ring.ring_producers import (
     producing,
 )
 from tests.support.ring.ring_readers import reading
+from tests.support.ring.ring_steps import read_lines
 from tests.support.ring.step_load import KeyedProducer, LineageReader, PlainProducer
 
 TOPIC = "stepped"
@@ -142,7 +140,7 @@ class SteppedRing:
             for partition, row in rows.items():
                 offset = row["firstOffset"]
                 while offset < row["highWatermark"]:
-                    fetched = self._read(client, partition, offset)
+                    fetched = read_lines(self.ring, client, TOPIC, partition, offset)
                     for record in map(json.loads, fetched.body.splitlines()):
                         event_id = record["value"]["id"]
                         assert record["value"] == json.loads(event_value(event_id))
@@ -151,23 +149,6 @@ class SteppedRing:
                     assert fetched.next_offset > offset
                     offset = fetched.next_offset
         return Settled(rows, read)
-
-    def _read(self, client: Client, partition: int, offset: int) -> Fetched:
-        """As soon as the broker does: a leader may go back to its range just now."""
-        answers: list[Fetched] = []
-
-        def is_answered() -> bool:
-            try:
-                fetched = client.read_lines(TOPIC, partition, offset, max_records=10_000)
-            except ProblemError as error:
-                if not error.retriable:
-                    raise
-                return False
-            answers.append(fetched)
-            return True
-
-        self.ring.until(is_answered, WHOLE_S_MAX)
-        return answers[-1]
 
     def check(self, settled: Settled) -> None:
         """Assert that all is there once, in order over the lineage, and that readers saw it so."""
@@ -219,8 +200,7 @@ def stepped_ring(
 ) -> Iterator[SteppedRing]:
     """Let producers write and readers read while the block lasts; then all is compared."""
     print(f"seed {seed}")
-    port = free_ring_port()
-    with founded_ring(root, port=port, count=most, founders=first, copies=3, **settings) as ring:
+    with founded_ring(root, count=most, founders=first, copies=3, **settings) as ring:
         subject = SteppedRing(ring, seed, first)
         wanted = {"name": TOPIC, "partitionsPerRange": PARTITIONS_PER_RANGE}
         ring.call(0, "POST", "/v1/topics", wanted)

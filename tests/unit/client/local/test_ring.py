@@ -92,7 +92,7 @@ def test_a_number_that_the_brokers_have_not_committed_is_refused(tmp_path: Path,
 
 
 def test_the_brokers_number_is_kept_with_their_data(tmp_path: Path) -> None:
-    ring = LocalRing(tmp_path, broker_count=2, port=free_ring_port())
+    ring = LocalRing(tmp_path, broker_count=2, port=free_ring_port(2))
     ring._prepare()
     for committed, error in (
         (None, None),
@@ -195,7 +195,7 @@ def test_only_an_empty_broker_is_founded_with(
     asked: int,
     waits: str,
 ) -> None:
-    port = free_ring_port()
+    port = free_ring_port(3)
     if not is_new:
         with_data(tmp_path, json.dumps({"brokers": 3}))
     ring = LocalRing(tmp_path, broker_count=3, port=port)
@@ -213,16 +213,16 @@ def test_only_an_empty_broker_is_founded_with(
 
 def test_what_a_start_that_failed_has_left_is_no_ring(tmp_path: Path) -> None:
     """Directories of brokers that have never begun, and how many there were to be."""
-    LocalRing(tmp_path, broker_count=3, port=free_ring_port())._prepare()
+    LocalRing(tmp_path, broker_count=3, port=free_ring_port(3))._prepare()
     assert begun_with(tmp_path) is None
 
-    LocalRing(tmp_path, broker_count=4, port=free_ring_port())._prepare()
+    LocalRing(tmp_path, broker_count=4, port=free_ring_port(4))._prepare()
     (tmp_path / "2" / "data").mkdir()
     assert begun_with(tmp_path) == 4
 
 
 def test_a_larger_ring_that_never_was_is_forgotten_when_one_broker_starts(tmp_path: Path) -> None:
-    LocalRing(tmp_path, broker_count=3, port=free_ring_port())._prepare()
+    LocalRing(tmp_path, broker_count=3, port=free_ring_port(3))._prepare()
     LocalRing(tmp_path, broker_count=1, port=free_port_base())._prepare()
 
     assert begun_with(with_data(tmp_path)) == 1
@@ -231,7 +231,7 @@ def test_a_larger_ring_that_never_was_is_forgotten_when_one_broker_starts(tmp_pa
 
 
 def test_where_a_port_is_taken_nothing_is_left(tmp_path: Path) -> None:
-    port = free_ring_port()
+    port = free_ring_port(3)
     with socket.create_server((HOST, port + 2 * PORT_STRIDE + PEER_LISTENERS[0])):
         for broker_count in (3, 4):
             with pytest.raises(PortTakenError, match=f"port {port + 25} "):
@@ -284,7 +284,7 @@ def test_a_file_that_holds_no_secret_is_named_with_the_remedy(tmp_path: Path, te
     (tmp_path / SECRET_FILE).write_text(text)
 
     with pytest.raises(TailraceError, match=f"{SECRET_FILE} is no secret.*remove the file"):
-        LocalRing(tmp_path, broker_count=3, port=free_ring_port())._prepare()
+        LocalRing(tmp_path, broker_count=3, port=free_ring_port(3))._prepare()
     assert not (tmp_path / RING_FILE).exists()
 
 
@@ -292,11 +292,11 @@ def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / SECRET_FILE).mkdir()
 
     with pytest.raises(TailraceError, match=rf"{SECRET_FILE} cannot be read \(Is a directory\)"):
-        LocalRing(tmp_path, broker_count=3, port=free_ring_port())._prepare()
+        LocalRing(tmp_path, broker_count=3, port=free_ring_port(3))._prepare()
 
 
 def test_a_ring_s_secret_is_made_once_and_is_its_owner_s(tmp_path: Path) -> None:
-    port = free_ring_port()
+    port = free_ring_port(3)
     rings = [LocalRing(tmp_path / "top", broker_count=3, port=port) for _ in range(2)]
     for ring in rings:
         ring._prepare()
@@ -324,7 +324,7 @@ def test_a_broker_alone_has_no_secret_and_says_that_it_is(tmp_path: Path) -> Non
 def test_a_broker_alone_that_was_to_grow_is_one_of_several(tmp_path: Path) -> None:
     """`tailrace dev` ended between the start of the others and their steps."""
     text = '{"brokers": 1, "port": 9250, "joining": 3}'
-    ring = LocalRing(with_data(tmp_path, text), broker_count=1, port=free_ring_port())
+    ring = LocalRing(with_data(tmp_path, text), broker_count=1, port=free_ring_port(1))
     ring._prepare()
 
     assert ring.secret is not None
