@@ -18,7 +18,7 @@ from tailrace_broker.net.http.connection import (
     HEADER_BYTES_MAX,
 )
 from tests.support.broker.fixtures import RunningBroker, start_broker
-from tests.support.broker.metrics import wait_for_metric, wait_until
+from tests.support.broker.metrics import wait_for_metric
 from tests.support.broker.stored import LARGE_BYTES, LARGE_COUNT, produce_large, values_of
 from tests.support.http.http11 import (
     METRICS,
@@ -40,6 +40,7 @@ from tests.support.http.http11 import (
     settle,
 )
 from tests.support.http.slow_readers import stalled_readers, trickling_readers
+from tests.support.waits import wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,7 @@ from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.broker.brokers import open_broker
 from tests.support.broker.fixtures import free_ring_port
-from tests.support.storage.storage import until
+from tests.support.waits import until
 
 TOPIC = "t"
 BATCHES = 20

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from tailrace_broker.topics import replicas
 from tailrace_broker.topics.replicas import Replicas
 from tests.support.broker.brokers import open_broker
 from tests.support.broker.fixtures import free_ring_port
+from tests.support.waits import until
 
 pytestmark = pytest.mark.integration
 
@@ -28,12 +28,6 @@ PEERS: dict[str, Any] = {"peer_host": "127.0.0.1", "port_stride": 10}
 MEBIBYTE = 1024 * 1024
 PARTITIONS = 24
 VALUE = bytes(100_000)  # goes straight to the segment
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop go on until it holds; the test's time limit ends it."""
-    while not condition():  # noqa: ASYNC110  what is waited for has no event
-        await asyncio.sleep(0.001)
 
 
 async def started_pair(stack: AsyncExitStack, root: Path) -> tuple[LocalBroker, LocalBroker]:

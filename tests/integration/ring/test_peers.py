@@ -23,8 +23,8 @@ from tests.support.http.peers import (
     lines_of,
     message_of,
     open_mesh,
-    until,
 )
+from tests.support.waits import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.uvloop]
 

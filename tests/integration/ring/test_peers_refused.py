@@ -33,8 +33,8 @@ from tests.support.http.peers import (
     message_of,
     open_mesh,
     turn,
-    until,
 )
+from tests.support.waits import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.uvloop]
 

@@ -17,13 +17,14 @@ from tailrace_broker.model.replication import (
 )
 from tailrace_broker.model.ring_state import Replica
 from tailrace_broker.net.replication.link import QUEUED_BYTES_MAX, WINDOW_BYTES
-from tests.support.http.peers import SECRET, lines_of, open_mesh, turn, until
+from tests.support.http.peers import SECRET, lines_of, open_mesh, turn
 from tests.support.replication.links import (
     KEY,
     LinkedBroker,
     batches_at,
     linked_brokers,
 )
+from tests.support.waits import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.uvloop]
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from tests.support.spark.spark import (
     produce_flights,
     stream,
 )
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,14 +184,6 @@ def test_a_topic_that_a_pattern_finds_later_is_read_from_its_beginning(
 
 def total_rows(query: "StreamingQuery") -> int:
     return sum(progress["numInputRows"] for progress in query.recentProgress)
-
-
-def wait_until(holds: Any) -> None:
-    """Poll a condition of Spark's; it offers nothing to wait on."""
-    deadline_s = time.monotonic() + WAIT_S_MAX
-    while not holds():
-        assert time.monotonic() < deadline_s, "waited too long"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 40}], ids=["alone", "and a limit"])

@@ -5,10 +5,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
@@ -20,8 +19,7 @@ from tailrace.sync import Client
 from tailrace.wire import RECORDS_CONTENT_TYPE
 from tests.support.broker.fixtures import RunningBroker
 from tests.support.http.http11 import Connection, request
-
-WAIT_S = 20.0
+from tests.support.waits import wait_until
 
 TRACED_CALLS = "openat,fsync,fdatasync,io_submit,io_getevents,pwritev2,write,writev,sendto,sendmsg"
 STRACE = shutil.which("strace")
@@ -58,12 +56,6 @@ def traced(broker: RunningBroker, output: Path, *changes: str) -> Iterator[None]
 
 def lines_of(output: Path) -> list[str]:
     return output.read_text().splitlines()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline_s = monotonic() + WAIT_S
-    while not condition():
-        assert monotonic() < deadline_s
 
 
 def returned_at(calls: list[str], call: str, *contents: str) -> list[int]:
@@ -145,7 +137,7 @@ def test_what_is_only_written_is_answered_before_it_is_flushed(
         with traced(broker, output):
             client.produce("traced", value)
             (path,) = broker.data_dir.resolve().rglob("*.log" if large else "*.journal")
-            wait_for(lambda: returned_at(lines_of(output), "fdatasync", f"<{path}>"))
+            wait_until(lambda: returned_at(lines_of(output), "fdatasync", f"<{path}>"))
     calls = lines_of(output)
 
     call = "pwritev2" if large else "io_submit"

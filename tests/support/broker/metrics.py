@@ -1,13 +1,9 @@
 """A broker's metrics, as tests wait for them and as docs/metrics.md lists them."""
 
 import re
-import time
-from collections.abc import Callable
 
-from tailrace.local.broker import POLL_INTERVAL_S
 from tests.support.broker.fixtures import RunningBroker
-
-WAIT_S = 60.0  # a slow machine must not fail a test
+from tests.support.waits import wait_until
 
 
 def wait_for_metric(broker: RunningBroker, name: str, value: float) -> None:
@@ -19,17 +15,6 @@ def wait_for_metric(broker: RunningBroker, name: str, value: float) -> None:
         return found[-1] == value
 
     wait_until(is_so, lambda: f"{name} is {found[-1]}, not {value}")
-
-
-def wait_until(is_so: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    """Until it is so, asked now and then: a broker that is always asked does nothing else.
-
-    `otherwise` is what to say when it takes too long.
-    """
-    deadline_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline_s, otherwise()
-        time.sleep(POLL_INTERVAL_S)
 
 
 def families_of(text: str) -> dict[str, tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Coroutine, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from tailrace_broker.net.peers.handshake import (
     Side,
 )
 from tailrace_broker.net.peers.peers import Peers
+from tests.support.waits import until
 
 HOST = "127.0.0.1"
 SECRET = b"of the ring"
@@ -81,12 +82,6 @@ class Node:
     async def dropped_more_than(self, count: int) -> None:
         """Until so many of its messages were lost."""
         await until(lambda: self.peers.counters.dropped > count)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Checks once in each iteration of the loop."""
-    while not condition():
-        await turn()
 
 
 async def turn() -> None:

@@ -356,13 +356,6 @@ def records_of(batches: Iterable[StoredBatch]) -> list[Record]:
     return records
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop go on until it holds."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  what is waited for has no event
-            await asyncio.sleep(0)
-
-
 async def read_all(log: PartitionLog) -> list[StoredBatch]:
     """All batches of a log, whatever of them is in memory, and whatever on disk."""
     batches: list[StoredBatch] = []

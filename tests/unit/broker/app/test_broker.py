@@ -29,7 +29,8 @@ from tailrace_broker.topics.hosted_topic import HostedTopic
 from tailrace_broker.topics.topics import TopicUse
 from tests.support.broker.brokers import open_broker, started_broker
 from tests.support.broker.fixtures import free_ring_port
-from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk, until
+from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk
+from tests.support.waits import until
 
 PEERS: dict[str, Any] = {"peer_host": "127.0.0.1", "port_stride": 10}
 

@@ -12,7 +12,7 @@ from tailrace_broker.app.disk_watch import DISK_STALL_SECONDS, FULL_SECONDS, Dis
 from tailrace_broker.core.node.events import Health
 from tailrace_broker.storage.files.writes_under_way import writing
 from tests.support.broker.brokers import started_broker
-from tests.support.storage.storage import until
+from tests.support.waits import until
 
 WAIT_S = 5.0
 

@@ -12,7 +12,8 @@ from tailrace_broker.model.group import Confirmation, Subscription, TopicPartiti
 from tailrace_broker.model.topic import TopicSettings
 from tests.support.broker.brokers import open_broker, started_broker
 from tests.support.broker.metrics import families_of, page_families
-from tests.support.storage.storage import Appends, until
+from tests.support.storage.storage import Appends
+from tests.support.waits import until
 
 PAGE = Path(__file__).parents[4] / "docs" / "metrics.md"
 HEAD = (

@@ -30,7 +30,7 @@ from tailrace_broker.model.forwarding import (
 from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.topics.hosted_topic import HostedTopic
 from tests.support.ring.states import done, led, sealed, with_topic
-from tests.support.storage.storage import until
+from tests.support.waits import until
 
 OLD, NEW = 1, 2  # leaders of range 1
 

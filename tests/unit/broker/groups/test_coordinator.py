@@ -32,7 +32,8 @@ from tailrace_broker.node import ring
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.broker.brokers import started_broker
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
-from tests.support.storage.storage import Appends, FaultyDisk, until
+from tests.support.storage.storage import Appends, FaultyDisk
+from tests.support.waits import until
 
 NOTHING = Confirmation(0)
 

@@ -24,7 +24,8 @@ from tailrace_broker.net.http.router import Call
 from tailrace_broker.node.ring import RingNode
 from tests.support.broker.brokers import started_broker
 from tests.support.ring.split_on_disk import ends_of, split_on_disk
-from tests.support.storage.storage import Appends, until
+from tests.support.storage.storage import Appends
+from tests.support.waits import until
 
 GROUPS = [f"group-{number}" for number in range(8)]
 

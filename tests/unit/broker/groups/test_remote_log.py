@@ -13,8 +13,8 @@ from tailrace_broker.groups.remote_log import WAIT_MS, Fetched, RemoteLogs, Want
 from tailrace_broker.model.errors import NoLeaderError, NotReadyError, OffsetOutOfRangeError
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tests.support.storage.batches import Event, batch_of
-from tests.support.storage.storage import until
 from tests.support.storage.topics import new_topic
+from tests.support.waits import until
 
 TOPIC: Topic = new_topic("t", TopicSettings(), UUID(int=7))
 

@@ -12,7 +12,7 @@ from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.topics import clock_watch
 from tailrace_broker.topics.clock_watch import ClockWatch
 from tests.support.ring.states import done, led, stepped, with_topic
-from tests.support.storage.storage import until
+from tests.support.waits import until
 
 NOW_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000

@@ -19,13 +19,8 @@ from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import Reading
 from tailrace_broker.topics import feeding
 from tailrace_broker.topics.feeding import LogFeeds
-from tests.support.storage.storage import (
-    MEBIBYTE,
-    LogFiles,
-    append_large,
-    open_engine_on,
-    until,
-)
+from tests.support.storage.storage import MEBIBYTE, LogFiles, append_large, open_engine_on
+from tests.support.waits import until
 
 FOLLOWER, EPOCH, COUNT = 1, 5, 4
 # Hold all that is sent, until the test forgets it.

@@ -15,7 +15,7 @@ from tailrace_broker.model.ring_state import LostOffsets, RangeState, Registrati
 from tailrace_broker.topics import healing
 from tailrace_broker.topics.healing import Healing
 from tests.support.ring.states import done, led, refusal_of, stepped, with_topic
-from tests.support.storage.storage import until
+from tests.support.waits import until
 
 KEY = LogKey(UUID(bytes=b"orders".ljust(16)), 0)
 OTHER_KEY = KEY._replace(partition=1)

@@ -39,9 +39,9 @@ from tests.support.storage.storage import (
     FaultyDisk,
     read_all,
     records_of,
-    until,
     values_in,
 )
+from tests.support.waits import until
 
 # Each starts a broker, which takes as long as the disk does.
 pytestmark = pytest.mark.timeout(20)

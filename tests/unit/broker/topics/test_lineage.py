@@ -20,7 +20,8 @@ from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics import local_topics
 from tailrace_broker.topics.hosted_topic import LogOrError, open_logs
 from tests.support.broker.brokers import started_broker
-from tests.support.storage.storage import Appends, until, values_in
+from tests.support.storage.storage import Appends, values_in
+from tests.support.waits import until
 
 ONE = TopicSettings(partitions_per_range=1)
 PARENT, LOW_CHILD, HIGH_CHILD = 0, 1, 2

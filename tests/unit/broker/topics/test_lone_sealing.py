@@ -27,7 +27,8 @@ from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics.lone_sealing import NOT_HELD, NOT_STORED, LoneSealing
 from tests.support.ring.states import done, led
 from tests.support.storage.batches import TOPIC_ID
-from tests.support.storage.storage import Appends, LogFiles, open_engine_on, until
+from tests.support.storage.storage import Appends, LogFiles, open_engine_on
+from tests.support.waits import until
 
 WRITTEN = TopicSettings(partitions_per_range=1, durability="written", flush_ms=3_600_000)
 GROWING = done(led(1, registered=1), CreateTopic("t", TOPIC_ID, WRITTEN))

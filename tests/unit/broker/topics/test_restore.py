@@ -28,7 +28,8 @@ from tailrace_broker.topics import local_topics
 from tests.support.broker.brokers import open_broker, started_broker
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
 from tests.support.storage.full_disk import full_disk
-from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk, records_of, until
+from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk, records_of
+from tests.support.waits import until
 
 ONE = TopicSettings(partitions_per_range=1)
 HOUR_MS = 3_600_000

@@ -18,6 +18,7 @@ from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics.retention import CautiousClock, Retention
 from tests.support.broker.brokers import started_broker
 from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk, records_of
+from tests.support.waits import until
 
 MINUTE_US = 60_000_000
 # Two fill a segment.
@@ -48,13 +49,6 @@ class Shifted:
 
     def __call__(self) -> int:
         return self._broker.now_us() + self.ahead_us
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Until it holds, looked at in every turn of the loop."""
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.to_thread(bool)
 
 
 class Watched:

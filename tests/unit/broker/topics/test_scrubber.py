@@ -1,7 +1,7 @@
 """The scrub on real logs: what it reads, when, and what it says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from tailrace_broker.storage.segments.quarantine import Quarantine
 from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.scrubber import Scrubber
 from tests.support.storage.storage import LogFiles, append
+from tests.support.waits import until
 
 WAIT_S = 5.0
 FAST = 1 << 30  # bytes a second: no pause that a test would notice
@@ -52,12 +53,6 @@ class Scrub:
         )
         self._tasks.append(asyncio.create_task(scrubber.run()))
         return scrubber
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        """Let it work until something is so."""
-        async with asyncio.timeout(WAIT_S):
-            while not await asyncio.to_thread(is_so):
-                pass
 
     async def end(self, scrubber: Scrubber) -> None:
         """Stop it; its run ends."""
@@ -98,7 +93,7 @@ async def scrub_of(
 async def test_damage_in_every_segment_is_found_without_a_reader(tmp_path: Path) -> None:
     async with scrub_of(tmp_path, batches=7, damaged=(1, 4, 6)) as scrub:
         scrubber = scrub.start(0)
-        await scrub.until(lambda: scrub.counters.scrubbed_bytes == 7 * BATCH_BYTES)
+        await until(lambda: scrub.counters.scrubbed_bytes == 7 * BATCH_BYTES)
 
         assert scrub.damaged == [1, 4, 6]
         await scrub.end(scrubber)
@@ -109,7 +104,7 @@ async def test_a_start_goes_on_where_time_says_and_goes_round(tmp_path: Path) ->
         with capture_logs() as lines:
             # In so many µs it has gone once around, and through two of three segments.
             scrubber = scrub.start(5 * SEGMENT_BYTES, bytes_per_second=1_000_000)
-            await scrub.until(lambda: scrub.counters.scrubbed_bytes == 6 * BATCH_BYTES)
+            await until(lambda: scrub.counters.scrubbed_bytes == 6 * BATCH_BYTES)
             await scrub.end(scrubber)
 
         assert [line["first_offset"] for line in lines] == [5, 1, 3]
@@ -119,7 +114,7 @@ async def test_a_start_goes_on_where_time_says_and_goes_round(tmp_path: Path) ->
 async def test_a_stop_does_not_wait_for_a_pause(tmp_path: Path) -> None:
     async with scrub_of(tmp_path, batches=6, damaged=()) as scrub:
         scrubber = scrub.start(0, bytes_per_second=1)
-        await scrub.until(lambda: scrub.counters.scrubbed_bytes > 0)
+        await until(lambda: scrub.counters.scrubbed_bytes > 0)
         await scrub.end(scrubber)
 
         assert scrub.counters.scrubbed_bytes == 2 * BATCH_BYTES
@@ -128,7 +123,7 @@ async def test_a_stop_does_not_wait_for_a_pause(tmp_path: Path) -> None:
 async def test_when_a_round_has_taken_its_time_the_next_begins(tmp_path: Path) -> None:
     async with scrub_of(tmp_path, batches=4, damaged=(0,)) as scrub:
         scrubber = scrub.start(0, round_seconds_min=0.0)
-        await scrub.until(lambda: scrub.counters.scrubbed_bytes >= 12 * BATCH_BYTES)
+        await until(lambda: scrub.counters.scrubbed_bytes >= 12 * BATCH_BYTES)
 
         assert scrub.damaged == [0]
         await scrub.end(scrubber)
@@ -153,7 +148,7 @@ async def test_a_segment_that_cannot_be_read_is_reported_and_the_rest_is_scrubbe
         scrub.quarantine.on_found = reported.append
         with capture_logs() as lines:
             scrubber = scrub.start(0)
-            await scrub.until(lambda: scrub.counters.scrubbed_bytes == 2 * BATCH_BYTES)
+            await until(lambda: scrub.counters.scrubbed_bytes == 2 * BATCH_BYTES)
         missing.with_suffix(".gone").rename(missing)
         await scrub.end(scrubber)
 
@@ -177,7 +172,7 @@ async def test_a_log_that_was_deleted_meanwhile_is_passed_over(tmp_path: Path) -
         )
         with capture_logs() as lines:
             run = asyncio.create_task(scrubber.run())
-            await scrub.until(lambda: listed == [])
+            await until(lambda: listed == [])
             scrubber.stop()
             await run
 

@@ -22,7 +22,8 @@ from tailrace_broker.topics import sealed_copies
 from tailrace_broker.topics.log_copy import Compared, SourceEnds
 from tailrace_broker.topics.sealed_copies import SealedCopies
 from tests.support.ring.states import done, led, stepped, with_topic
-from tests.support.storage.storage import LogFiles, open_engine_on, until
+from tests.support.storage.storage import LogFiles, open_engine_on
+from tests.support.waits import until
 
 ORDINAL = 1
 

@@ -40,8 +40,9 @@ from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.broker.brokers import open_broker, started_broker, wait_until_gone
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
-from tests.support.storage.storage import Appends, FaultyDisk, until, values_in
+from tests.support.storage.storage import Appends, FaultyDisk, values_in
 from tests.support.storage.topics import new_topic
+from tests.support.waits import until
 
 ONE = TopicSettings(partitions_per_range=1)
 HOUR_MS = 3_600_000

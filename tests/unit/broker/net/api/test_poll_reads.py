@@ -28,7 +28,8 @@ from tailrace_broker.net.api.poll_reads import Part, PollBounds, elements, lines
 from tailrace_broker.net.broker import GroupPoll
 from tailrace_broker.net.logs import OpenLog
 from tests.support.broker.brokers import started_broker
-from tests.support.storage.storage import MEBIBYTE, Appends, until
+from tests.support.storage.storage import MEBIBYTE, Appends
+from tests.support.waits import until
 
 # A batch has three events of so many bytes, and takes nearly so many.
 EVENT_BYTES = 1_000

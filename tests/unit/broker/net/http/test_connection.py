@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tailrace_broker.net.http.router import matcher
 from tests.support.broker.brokers import open_broker, started_broker
 from tests.support.http.http11 import get, records, request
 from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk
+from tests.support.waits import until
 
 pytestmark = pytest.mark.uvloop
 
@@ -122,13 +123,6 @@ async def broker_with_a_mebibyte(
         for _ in range(4):
             await Appends(log).batch([os.urandom(MEBIBYTE // 4)])
         yield broker, b"".join([each.contents() for each in await log.read(0, 2 * MEBIBYTE)])
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Nothing notifies a test when a transport has sent something."""
-    async with asyncio.timeout(1):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def until_returned(broker: LocalBroker) -> None:

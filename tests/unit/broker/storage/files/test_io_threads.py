@@ -16,7 +16,7 @@ from tailrace_broker.storage.files.direct_file import write_file_atomically
 from tailrace_broker.storage.files.io_share import Io, IoShare
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.files.writes_under_way import writing
-from tests.support.storage.storage import until
+from tests.support.waits import until
 
 WAIT_S = 5.0
 

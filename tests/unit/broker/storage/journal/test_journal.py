@@ -26,9 +26,9 @@ from tests.support.storage.storage import (
     LogFiles,
     open_engine_on,
     open_log,
-    until,
     values_in,
 )
+from tests.support.waits import until
 
 # Some write megabytes, half a second on an idle machine.
 pytestmark = pytest.mark.timeout(20)

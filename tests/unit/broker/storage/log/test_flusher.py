@@ -16,8 +16,8 @@ from tests.support.storage.storage import (
     LogFiles,
     open_engine_on,
     open_log,
-    until,
 )
+from tests.support.waits import until
 
 NOISE = Random(3)
 WRITTEN = TopicSettings(partitions_per_range=1, durability="written")

@@ -15,7 +15,8 @@ from tailrace_broker.storage.log import inheritance
 from tailrace_broker.storage.log.inheritance import Inheritance
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.storage.batches import TIME_US, Event, columns_of
-from tests.support.storage.storage import LogFiles, open_log, until, values_in
+from tests.support.storage.storage import LogFiles, open_log, values_in
+from tests.support.waits import until
 
 PARENT = 3
 ID = b"p" * 16

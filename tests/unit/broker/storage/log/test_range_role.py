@@ -25,9 +25,9 @@ from tests.support.storage.storage import (
     leads_surely,
     open_engine_on,
     read_all,
-    until,
     values_in,
 )
+from tests.support.waits import until
 
 
 def elsewhere(topic: str, partition: int) -> NotLeaderError:

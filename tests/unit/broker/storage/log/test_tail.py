@@ -23,9 +23,9 @@ from tests.support.storage.storage import (
     append_large,
     open_engine_on,
     open_log,
-    until,
     values_in,
 )
+from tests.support.waits import until
 
 LINGERS = replace(SYNCED, linger_ms=60_000)
 NOISE = Random(3)

@@ -37,7 +37,8 @@ from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.files.spare_files import SpareFiles
 from tailrace_broker.storage.metadata.files import MetadataFiles
 from tests.support.storage.full_disk import full_disk
-from tests.support.storage.storage import FaultyDisk, until
+from tests.support.storage.storage import FaultyDisk
+from tests.support.waits import until
 
 SMALL_LOG_BYTES = 64 * 1024
 BLOCK_BYTES = 4096
