@@ -17,11 +17,8 @@ from tailrace_broker.model.errors import (
     PartitionNotFoundError,
 )
 
-# Range ids are never reused; a ring of one owns everything with its first range.
-FIRST_RANGE_ID = 0
 # No record precedes a partition's first batch: its `previous_epoch`.
 NO_EPOCH = 0
-FIRST_EPOCH = 1
 
 PARTITIONS_PER_RANGE_DEFAULT = 4
 PARTITIONS_PER_RANGE_MAX = 256

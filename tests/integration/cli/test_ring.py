@@ -42,10 +42,6 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
         yield started
 
 
-def with_secret(secret: str) -> dict[str, str]:
-    return environment() | {"TAILRACE_TOKEN": secret}
-
-
 def command(
     words: Sequence[str], url: str, *, secret: str | None = None
 ) -> subprocess.CompletedProcess[bytes]:

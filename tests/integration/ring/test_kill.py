@@ -33,7 +33,6 @@ class TopicClient(threading.Thread):
         super().__init__()
         self.kept: set[str] = set()  # created, and never to be deleted
         self.deleted: set[str] = set()
-        self.unknown_count = 0
         self._ring = ring
         self._number = number
         self._stop_asked = stop
@@ -63,7 +62,6 @@ class TopicClient(threading.Thread):
             pass
         else:
             return True
-        self.unknown_count += 1
         return False
 
 

@@ -105,7 +105,6 @@ class Disk:
         self.damaged: set[LogKey] = set()  # the ring does not know of it yet
         self.to_set_aside: set[LogKey] = set()  # of these, by who knows it or starts next
         self.ends: list[Loss] = []  # of its processes, and losses of power in between
-        self.is_copy = False
         self.is_rotten = False
         # What its processes took for applied, and reported others, at most.
         self.applied = NOTHING
@@ -158,7 +157,6 @@ class Disk:
         copied._files = deepcopy(self._files)
         copied._names_before = [(name, deepcopy(file)) for name, file in self._names_before]
         copied._lose_unsynced()
-        copied.is_copy = True
         return copied
 
     def rot(self) -> bool:

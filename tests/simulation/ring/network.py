@@ -270,6 +270,3 @@ class Network:
                 peer.unreachable(ordinal)
 
         self._schedule.after(int(self._random.random() * RESET_DELAY_US_MAX) + 1, tell)
-
-
-Happen = Callable[[], None]

@@ -50,8 +50,6 @@ from tailrace_broker.model.agreement import (
 from tailrace_broker.model.messages import Follow, RaftMessage
 
 TIMING = RaftTiming(heartbeat_ms=250, election_ms=1000)
-MESSAGE_MS = 1
-WRITE_MS = 1
 FOLLOW_MS = 500
 
 

@@ -25,7 +25,7 @@ from tailrace_broker.codec.batch import (
 from tailrace_broker.codec.metadata import KnownFiles
 from tailrace_broker.codec.records import Record, unpack_columns
 from tailrace_broker.core.log.journal_replay import JournalReplay
-from tailrace_broker.core.log.producers import Producer, ProducerWindows
+from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.core.log.replica_tail import LARGE_GROUP_BYTES
 from tailrace_broker.memory.pool import BufferPool
@@ -208,18 +208,6 @@ class LogFiles:
                 damaged=replayed.damaged(TOPIC_ID, partition),
             ),
         )
-
-    def recover_producers(self) -> ProducerWindows | None:
-        """What a start remembers of the partition's producers."""
-        replayed = Replayed(replay=self.replay())
-        return recover_log(
-            self.place,
-            0,
-            self.pool,
-            self.inventory,
-            is_direct=self.is_direct,
-            journaled=replayed.batches(TOPIC_ID, PARTITION),
-        ).windows
 
     def recover_as(self, place: LogPlace, evidence: LogEvidence) -> RecoveredLog:
         """Recover; `tailrace verify` must have decided the same before, and changed nothing."""

@@ -81,7 +81,6 @@ def test_where_a_client_says_that_its_batch_lies_does_not_matter() -> None:
 
 
 EMPTY = columns(*OFFSETS, TIMES)
-MANY_HEADERS = columns(*OFFSETS, TIMES, int32s(0, RECORD_HEADERS_MAX + 1))
 HEADER_FLAG = {"flags": int(Flag.HEADERS)}
 
 
