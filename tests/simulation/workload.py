@@ -202,7 +202,7 @@ class Workload:
                 self._history.note(Expectation.answered, producer, outcome.offset)
             reported(outcome)
 
-        log.append_columns(columns_of([Event(value, None) for value in values]), done, producer)
+        log.append_records(columns_of([Event(value, None) for value in values]), done, producer)
 
     async def _append_batch(self) -> None:
         key, log = self._any_log()
@@ -227,7 +227,7 @@ class Workload:
         key, log = self._any_log()
         value = self._world.disk.failing = self._new_value([FAILING_BYTES])
         done = self._sending(key, [value], may_fail=True)
-        log.append_columns(columns_of([Event(value, None)]), done)
+        log.append_records(columns_of([Event(value, None)]), done)
         await self._settle()
         value = self._new_value(VALUE_BYTES)
         log.append_event(None, value, self._world.now_us(), 0, self._sending(key, [value]))
@@ -241,10 +241,8 @@ class Workload:
 
     def _append_columns(self, key: LogKey, log: PartitionLog, values: list[bytes]) -> None:
         columns = columns_of([Event(value, None) for value in values])
-        if self._generator.random() < 0.5:
-            log.append_columns(columns, self._sending(key, values))
-        else:
-            log.append_batch(compress_columns(columns), self._sending(key, values))
+        contents = columns if self._generator.random() < 0.5 else compress_columns(columns)
+        log.append_records(contents, self._sending(key, values))
 
     def _sending(self, key: LogKey, values: list[bytes], *, may_fail: bool = False) -> OnAppended:
         """Note what is sent; what is called when it is there."""

@@ -129,7 +129,7 @@ class ForwardedRequests:
             producer = None
             if message.producer_id:
                 producer = Producer(message.producer_id, message.sequence)
-            log.append_batch(
+            log.append_records(
                 body, partial(self._ended, answers, place, number, len(payload)), producer
             )
 

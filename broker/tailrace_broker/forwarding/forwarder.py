@@ -557,17 +557,14 @@ class ForwardedLog:
         contents = EventContents(key, value, timestamp_us, flags)
         self._append(contents, done, producer)
 
-    def append_columns(
-        self, columns: RecordColumns, done: OnAppended, producer: Producer | None = None
+    def append_records(
+        self,
+        contents: RecordColumns | BatchBody,
+        done: OnAppended,
+        producer: Producer | None = None,
     ) -> None:
         """Append a request's records as a batch of their own."""
-        self._append(columns, done, producer)
-
-    def append_batch(
-        self, body: BatchBody, done: OnAppended, producer: Producer | None = None
-    ) -> None:
-        """Append a batch that is compressed and checked already."""
-        self._append(body, done, producer)
+        self._append(contents, done, producer)
 
     def _append(self, contents: Contents, done: OnAppended, producer: Producer | None) -> None:
         self._forwarder.append(self._hosted, self._partition, contents, done, producer)
@@ -594,7 +591,5 @@ def _append_to(
 ) -> None:
     if isinstance(contents, EventContents):
         log.append_event(*contents, done, producer)
-    elif isinstance(contents, RecordColumns):
-        log.append_columns(contents, done, producer)
     else:
-        log.append_batch(contents, done, producer)
+        log.append_records(contents, done, producer)

@@ -27,15 +27,13 @@ class Appends(Protocol):
         Of a `producer`'s request once alone: its retry is answered as a duplicate, or refused.
         """
 
-    def append_columns(
-        self, columns: RecordColumns, done: OnAppended, producer: Producer | None = None
+    def append_records(
+        self,
+        contents: RecordColumns | BatchBody,
+        done: OnAppended,
+        producer: Producer | None = None,
     ) -> None:
-        """Append a batch; `done` as for an event."""
-
-    def append_batch(
-        self, body: BatchBody, done: OnAppended, producer: Producer | None = None
-    ) -> None:
-        """Append a batch that is compressed and checked already; `done` as for an event."""
+        """Append a batch of its own; `done` as for an event. A body is compressed and checked."""
 
 
 class ReadLog(Protocol):

@@ -68,7 +68,7 @@ def logs_of(broker: LocalBroker) -> list[PartitionLog]:
 async def append(log: PartitionLog, columns: RecordColumns) -> None:
     """Wait until the ring has committed the batch."""
     done: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
-    log.append_columns(columns, done.set_result)
+    log.append_records(columns, done.set_result)
     assert isinstance(await done, Appended)
 
 

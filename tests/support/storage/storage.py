@@ -505,13 +505,13 @@ class Appends:
     def records(self, events: list[Event]) -> "asyncio.Future[int]":
         """Append a batch of these; its first offset, or the error."""
         answer, done = self._new_answer()
-        self._log.append_columns(columns_of(events), done)
+        self._log.append_records(columns_of(events), done)
         return answer
 
     def body(self, body: BatchBody, producer: Producer | None = None) -> "asyncio.Future[int]":
         """Append a ready-made batch; its first offset, or the error."""
         answer, done = self._new_answer()
-        self._log.append_batch(body, done, producer)
+        self._log.append_records(body, done, producer)
         return answer
 
     async def outcomes(self) -> list[int | BaseException]:

@@ -273,7 +273,7 @@ def _append_lines(
     partition = request.partition_of(key)
     done = partial(request.answer_one, partition, body.record_count)
     producer = request.producer_at(partition, key)
-    request.appends_to(partition, moved).append_columns(body, done, producer)
+    request.appends_to(partition, moved).append_records(body, done, producer)
     request.note_taken(body.record_count)
 
 
@@ -352,7 +352,7 @@ def _append_batch(request: _Request, body: BatchBody, moved: TailraceError | Non
     partition: int = request.call.parameters.partition
     done = partial(request.answer_one, partition, body.record_count)
     producer = request.sender and request.sender.producer
-    request.appends_to(partition, moved).append_batch(body, done, producer)
+    request.appends_to(partition, moved).append_records(body, done, producer)
     request.note_taken(body.record_count)
 
 
@@ -419,7 +419,7 @@ class _Collected:
         except TailraceError as error:
             done(AppendFailed(error))
         else:
-            log.append_columns(columns, done, self._request.producer_with(place.mask))
+            log.append_records(columns, done, self._request.producer_with(place.mask))
             self._request.note_taken(count)
 
     def _add(self, number: int, partition: int, count: int, outcome: AppendOutcome) -> None:

@@ -248,17 +248,14 @@ class PartitionLog:
         """Append one event, in one batch with others that wait. `done` is called when stored."""
         self._tail.append_event(key, value, timestamp_us, flags, done, producer)
 
-    def append_columns(
-        self, columns: RecordColumns, done: OnAppended, producer: Producer | None = None
+    def append_records(
+        self,
+        contents: RecordColumns | BatchBody,
+        done: OnAppended,
+        producer: Producer | None = None,
     ) -> None:
         """Append a request's records as a batch of their own. `done` is called when stored."""
-        self._tail.append_records(columns, done, producer)
-
-    def append_batch(
-        self, body: BatchBody, done: OnAppended, producer: Producer | None = None
-    ) -> None:
-        """Append a batch that is compressed and checked already. `done` is called when stored."""
-        self._tail.append_records(body, done, producer)
+        self._tail.append_records(contents, done, producer)
 
     # --- following ---
 

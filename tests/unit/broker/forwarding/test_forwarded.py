@@ -60,7 +60,7 @@ class FakeLog:
     ) -> None:  # fmt: skip
         self.waiting.append((done, producer))
 
-    def append_batch(
+    def append_records(
         self, _body: object, done: OnAppended, producer: Producer | None = None
     ) -> None:
         self.waiting.append((done, producer))

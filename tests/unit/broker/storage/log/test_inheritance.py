@@ -58,7 +58,7 @@ class Parents:
         self.log.append_event(b"k", value, TIME_US, 0, self.answers.append, by)
 
     def batch(self, value: bytes) -> None:
-        self.log.append_columns(columns_of([Event(value)]), self.answers.append)
+        self.log.append_records(columns_of([Event(value)]), self.answers.append)
 
     async def count(self, wanted: int) -> list[AppendOutcome]:
         await until(lambda: len(self.answers) >= wanted)

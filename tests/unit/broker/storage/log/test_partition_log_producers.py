@@ -33,11 +33,11 @@ class Requests:
 
     def columns(self, values: list[bytes], by: Producer | None) -> None:
         """A batch."""
-        self.log.append_columns(columns_of([Event(each) for each in values]), self, by)
+        self.log.append_records(columns_of([Event(each) for each in values]), self, by)
 
     def body(self, values: list[bytes], by: Producer | None) -> None:
         """A ready-made batch."""
-        self.log.append_batch(body_of([Event(each) for each in values]), self, by)
+        self.log.append_records(body_of([Event(each) for each in values]), self, by)
 
     def __call__(self, outcome: AppendOutcome) -> None:
         self.reported.put_nowait(outcome[:2] if isinstance(outcome, Appended) else outcome.error)
