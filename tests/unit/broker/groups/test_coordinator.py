@@ -29,7 +29,6 @@ from tailrace_broker.model.group import Confirmation, Subscription, TopicPartiti
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.net.broker import GroupPoll
 from tailrace_broker.node import ring
-from tailrace_broker.storage.log.partition_log import PartitionLog
 from tests.support.broker.brokers import started_broker
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
 from tests.support.storage.storage import Appends, FaultyDisk
@@ -75,21 +74,6 @@ def ranges_of(poll: GroupPoll, ends: list[int]) -> list[tuple[int, int, int]]:
         (fetch_range.partition.partition, fetch_range.start, end)
         for (fetch_range, _), end in zip(poll.fetch_ranges, ends, strict=True)
     )
-
-
-async def test_what_was_delivered_comes_again_until_it_is_confirmed(tmp_path: Path) -> None:
-    async with started_broker(tmp_path) as broker:
-        await create(broker)
-        await append(broker, b"0", b"1")
-        await broker.groups.register(wanted())
-        first, number = await take(broker)
-        again, same_number = await take(broker)
-        await append(broker, b"2")
-        after, _ = await take(broker, said=Confirmation(number))
-
-    assert first == again == [(0, 0, 2)]
-    assert number == same_number
-    assert after == [(0, 2, 3)]
 
 
 async def test_a_commit_survives_a_restart_and_what_was_only_delivered_comes_again(
@@ -193,23 +177,6 @@ async def test_a_consumer_that_is_not_seen_is_removed_and_another_takes_over(
             await take(broker, "c1")
 
     assert first == taken_over == [(0, 0, 1)]
-
-
-async def test_a_goodbye_confirms_unless_it_says_otherwise(tmp_path: Path) -> None:
-    async with started_broker(tmp_path) as broker:
-        await create(broker)
-        await append(broker, b"0")
-        await broker.groups.register(wanted())
-        await take(broker)
-        await broker.groups.goodbye("c1", NOTHING, commits=False)
-        await broker.groups.register(wanted())
-        again, _ = await take(broker)
-        await broker.groups.goodbye("c1", Confirmation(), commits=True)
-        await broker.groups.register(wanted())
-        nothing, _ = await take(broker)
-
-    assert again == [(0, 0, 1)]
-    assert nothing == []
 
 
 async def test_a_late_goodbye_neither_confirms_nor_removes_a_successor(tmp_path: Path) -> None:
@@ -388,49 +355,6 @@ async def test_who_waits_is_not_taken_for_gone(tmp_path: Path) -> None:
         got, _ = await waiting
 
     assert got == [(0, 0, 1)]
-
-
-async def test_an_answer_that_did_not_leave_is_not_confirmed_by_the_next_poll(
-    tmp_path: Path,
-) -> None:
-    async with started_broker(tmp_path) as broker:
-        await create(broker)
-        await append(broker, b"0")
-        await broker.groups.register(wanted())
-        poll = await broker.groups.poll("c1", Confirmation(), 0)
-        number = await broker.groups.deliver(poll, [1])
-        assert number is not None
-        broker.groups.withdraw(poll, number)
-        again, _ = await take(broker, said=Confirmation())
-
-    assert again == [(0, 0, 1)]
-
-
-async def test_a_poll_that_was_overtaken_delivers_nothing(tmp_path: Path) -> None:
-    async with started_broker(tmp_path) as broker:
-        await create(broker)
-        await append(broker, b"0")
-        await broker.groups.register(wanted())
-        first = await broker.groups.poll("c1", NOTHING, 0)
-        got, _ = await take(broker)
-
-        assert await broker.groups.deliver(first, [1]) is None
-        assert got == [(0, 0, 1)]
-
-
-async def test_what_retention_was_faster_with_is_counted_as_lost(tmp_path: Path) -> None:
-    async with started_broker(tmp_path) as broker:
-        await create(broker)
-        await append(broker, b"0", b"1")
-        await broker.groups.register(wanted())
-        log = broker.hosted("t").log_of(0)
-        assert isinstance(log, PartitionLog)
-        await log.trim(log.high_watermark)
-        await append(broker, b"2")
-        got, _ = await take(broker)
-
-        assert got == [(0, 2, 3)]
-        assert broker.groups.view("g").group.lost == 2
 
 
 async def test_a_poll_goes_on_behind_what_is_lost_for_good(tmp_path: Path) -> None:

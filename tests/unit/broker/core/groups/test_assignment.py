@@ -11,44 +11,6 @@ def places_of(topic: int, partition_count: int) -> list[TopicPartition]:
     return [TopicPartition(UUID(int=topic), partition) for partition in range(partition_count)]
 
 
-def test_consumers_share_a_topic() -> None:
-    owners = assign({"t": places_of(1, 4)}, {"a": {"t"}, "b": {"t"}}, {})
-
-    assert Counter(owners.values()) == {"a": 2, "b": 2}
-
-
-def test_a_topic_without_consumers_is_nobodys() -> None:
-    assert assign({"t": places_of(1, 2)}, {"a": {"u"}}, {}) == {}
-    assert assign({"t": places_of(1, 2)}, {}, {places_of(1, 1)[0]: "gone"}) == {}
-
-
-def test_a_consumer_gets_partitions_of_its_topics_only() -> None:
-    topics = {"t": places_of(1, 4), "u": places_of(2, 4)}
-
-    owners = assign(topics, {"a": {"t"}, "b": {"t", "u"}}, {})
-
-    assert Counter(owners.values()) == {"a": 4, "b": 4}
-    assert {owners[tp] for tp in topics["u"]} == {"b"}
-
-
-def test_partitions_stay_where_they_are() -> None:
-    topics = {"t": places_of(1, 5)}
-    owners = assign(topics, {"a": {"t"}, "b": {"t"}}, {})
-
-    assert assign(topics, {"a": {"t"}, "b": {"t"}}, owners) == owners
-
-
-def test_who_comes_takes_its_share_and_no_more() -> None:
-    topics = {"t": places_of(1, 6)}
-    before = assign(topics, {"a": {"t"}, "b": {"t"}}, {})
-
-    owners = assign(topics, {"a": {"t"}, "b": {"t"}, "c": {"t"}}, before)
-
-    moved = {tp for tp in owners if owners[tp] != before[tp]}
-    assert {owners[tp] for tp in moved} == {"c"}
-    assert Counter(owners.values()) == {"a": 2, "b": 2, "c": 2}
-
-
 def test_a_chain_of_topics_is_evened_out() -> None:
     """What a gives to b, b gives to c."""
     topics = {"t": places_of(1, 9), "u": places_of(2, 3)}
