@@ -156,15 +156,6 @@ def test_topics_are_created_and_listed(shared_broker: RunningBroker) -> None:
     assert (sizes["orders"], sizes["logs"]) == (8, 4)
 
 
-def test_a_topic_that_cannot_be_created_says_why(shared_broker: RunningBroker, topic: str) -> None:
-    url = shared_broker.url
-    run("topic", "create", topic, url=url)
-    other = run("topic", "create", topic, "--partitions-per-range", "2", url=url)
-
-    assert_fails(other, 1, topic)
-    assert_fails(run("topic", "create", "a b", url=url), 1, "topic name")
-
-
 # --- produce and consume --------------------------------------------------------------------------
 
 
@@ -280,13 +271,6 @@ def test_a_bad_line_is_named_and_all_before_it_is_stored(
         result.stderr.decode(),
     )
     assert sorted(map(json.dumps, stored)) == sorted(map(json.dumps, good[:2_000]))
-
-
-def test_a_line_without_the_key_is_named(shared_broker: RunningBroker, topic: str) -> None:
-    content = b'{"k":"a"}\n{"x":1}\n'
-    result = run("produce", topic, "--key", ".k", url=shared_broker.url, stdin=content)
-
-    assert "error: line 2 has no .k. 1 event is stored (partition" in result.stderr.decode()
 
 
 def test_a_missing_topic_comes_with_its_remedy(tmp_path: Path) -> None:

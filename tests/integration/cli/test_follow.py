@@ -184,21 +184,6 @@ def test_a_sealed_partition_is_followed_by_its_children(broker: RunningBroker) -
 # --- which records --------------------------------------------------------------------------------
 
 
-def test_records_from_a_time_on_are_printed(shared_broker: RunningBroker, topic: str) -> None:
-    times_us = [1_764_000_000_000_000 + n * 1_000_000 for n in range(10)]  # 2025-11-24T16:00:00Z
-    with Client(shared_broker.url) as client:
-        client.produce_records(topic, [b"k"] * 10, [b"%d" % n for n in range(10)], times_us)
-
-    def values_at(time: str) -> list[object]:
-        return values_of(run("consume", topic, "--at", time, url=shared_broker.url))
-
-    assert values_at("2025-11-24T16:00:07Z") == [7, 8, 9]
-    assert values_at("2025-11-24T17:00:08.5+01:00") == [9]
-    assert values_at("2001-01-01T00:00Z") == list(range(10))
-    assert values_at("1901-01-01T00:00Z") == list(range(10))
-    assert values_at("2030-01-01T00:00Z") == []
-
-
 def test_the_last_records_are_those_of_all_partitions(
     shared_broker: RunningBroker, topic: str
 ) -> None:
@@ -214,20 +199,6 @@ def test_the_last_records_are_those_of_all_partitions(
     assert last(5) == [7, 8, 9, 10, 11]
     assert last(1_000) == list(range(12))
     assert last(5, "--max", "2") == [7, 8]
-
-
-def test_the_last_by_time_are_sought_among_the_last_of_each_partition(
-    shared_broker: RunningBroker, topic: str
-) -> None:
-    times_us = [1_764_000_000_000_000 + n for n in (9, 5, 3)]  # the newest comes first
-    with Client(shared_broker.url) as client:
-        client.produce_records(topic, [b"k"] * 3, [b"9", b"5", b"3"], times_us)
-
-    def last(count: str) -> list[object]:
-        return values_of(run("consume", topic, "--last", count, url=shared_broker.url))
-
-    assert last("2") == [3, 5]
-    assert last("3") == [3, 5, 9]
 
 
 def test_so_many_before_each_partitions_end_are_printed(
@@ -266,25 +237,6 @@ def test_records_are_shown_in_each_form(shared_broker: RunningBroker, topic: str
     assert table[0].split() == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
     assert table[1].split()[3:] == ["k", '{"a":[1,"x"]}']
     assert yaml[3:] == ["  key: k", "  value:", "    a:", "    - 1", "    - x"]
-
-
-@pytest.mark.parametrize("number", ["9" * 5_000, "1e400"], ids=["digits", "exponent"])
-def test_a_number_that_does_not_fit_is_shown_as_written(
-    shared_broker: RunningBroker, topic: str, number: str
-) -> None:
-    with Client(shared_broker.url) as client:
-        client.produce(topic, number.encode())
-    table = reported(run("consume", topic, "-o", "table", url=shared_broker.url)).splitlines()
-    yaml = reported(run("consume", topic, "-o", "yaml", url=shared_broker.url)).splitlines()
-
-    assert table[1].split()[-1] == number
-    assert yaml[-1] == f'  value: "{number}"'
-
-
-def test_no_records_in_yaml_are_an_empty_list(shared_broker: RunningBroker, topic: str) -> None:
-    run("topic", "create", topic, url=shared_broker.url)
-
-    assert reported(run("consume", topic, "-o", "yaml", url=shared_broker.url)) == "[]\n"
 
 
 def test_a_value_that_is_nested_too_deeply_for_a_form_is_reported(

@@ -162,13 +162,6 @@ def test_a_separator_stands_between_a_key_and_its_value(broker: RunningBroker, t
     ]
 
 
-def test_a_line_without_the_separator_is_named(broker: RunningBroker, topic: str) -> None:
-    result = run("produce", topic, "--key-separator", ":", url=broker.url, stdin=b"k:1\n2\n")
-
-    assert result.returncode == 1
-    assert result.stderr.startswith(b"error: line 2 has no separator ':' behind its key. 1 event")
-
-
 @pytest.mark.parametrize(
     ("words", "stdin", "named"),
     [

@@ -314,17 +314,6 @@ def test_another_method_is_answered_with_those_that_there_are(
         assert answer.headers["allow"] == "GET, HEAD"
 
 
-def test_the_methods_of_a_path_are_all_named(shared_broker: RunningBroker) -> None:
-    with Connection(shared_broker.port) as connection:
-        for target, allowed in [
-            ("/v1/topics", "GET, HEAD, POST"),
-            ("/v1/topics/t", "DELETE, GET, HEAD, PATCH"),
-        ]:
-            answer = connection.exchange(request(target, method="PUT"))
-
-            assert (answer.status, answer.headers["allow"]) == (405, allowed)
-
-
 @every_listener
 def test_every_answer_says_when_it_was_made(connection: Connection, plain: bytes) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
@@ -397,23 +386,6 @@ def test_a_key_is_any_bytes_percent_encoded(
         record = json.loads(reader.exchange(get(records(topic, said["partition"]))).body)
 
     assert record["key"] == key
-
-
-@every_listener
-def test_a_parameter_that_is_not_known_is_named(connection: Connection, plain: bytes) -> None:
-    answer = connection.exchange(plain.replace(b" HTTP", b"?no%20such=1 HTTP", 1))
-
-    assert problem(answer) == (400, "invalid-parameter")
-    assert document(answer)["parameter"] == "no such"
-
-
-@produce_listeners
-def test_a_parameter_given_twice_is_refused(connection: Connection, topic: str) -> None:
-    for query in ("partitionKey=a&partitionKey=a", "timestamp=1&timestamp=1", "topic=other"):
-        name = query.partition("=")[0]
-        answer = connection.exchange(request(f"{messages(topic)}?{query}", b"1"))
-
-        assert document(answer)["detail"].startswith((f"{name} is given twice", "no parameter"))
 
 
 # --- large answers --------------------------------------------------------------------------------

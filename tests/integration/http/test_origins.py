@@ -121,15 +121,6 @@ def test_a_page_of_another_origin_changes_nothing_by_any_route(
     assert state(filled) == before
 
 
-def test_a_page_of_another_port_of_the_broker_is_of_another_origin(filled: RunningBroker) -> None:
-    own = f"127.0.0.1:{filled.port + PRODUCE}"
-    origin = f"http://127.0.0.1:{filled.port}"
-    with Connection(filled.port + PRODUCE) as connection:
-        for headers, status in ({"origin": origin}, 403), ({"origin": f"http://{own}"}, 200):
-            sent = produced("own", host=own, sec_fetch_site="same-origin", **headers)
-            assert connection.exchange(sent).status == status
-
-
 def test_a_page_of_another_origin_gets_answers_that_it_may_not_read(filled: RunningBroker) -> None:
     """The browser keeps them from it; in tabs, links and images they go on working."""
     for method, path, listener in READS:

@@ -133,15 +133,6 @@ def test_without_the_json_check_any_line_is_a_value(
 
 
 @read_listeners
-def test_a_given_timestamp_is_kept(public: Connection, connection: Connection, topic: str) -> None:
-    one_partition(public, topic)
-    produce(public, topic, b"1", f"?timestamp={TIME_US}")
-    (record,) = records_of(connection.exchange(get(records(topic))))
-
-    assert record["timestamp"] == TIME_TEXT
-
-
-@read_listeners
 def test_an_array_holds_the_same_records_as_the_lines(
     public: Connection, connection: Connection, topic: str
 ) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tailrace import aio
 from tailrace.consumer import Consumer
 from tailrace.errors import TopicNotFoundError
 from tailrace.protocol.records_binary import encode_records
@@ -122,14 +121,6 @@ def test_a_good_body_behind_a_refused_one_creates_the_topic(
     assert document(stored)["topicCreated"] is True
 
 
-def test_a_topic_that_is_there_keeps_its_own_check(
-    shared_broker: RunningBroker, topic: str
-) -> None:
-    with Client(shared_broker.url) as client:
-        client.create_topic(topic, json_check=False)
-        assert not client.produce(topic, b"{").topic_created
-
-
 def test_a_client_learns_that_its_produce_created_the_topic(
     shared_broker: RunningBroker, topic: str
 ) -> None:
@@ -175,14 +166,6 @@ def test_a_producer_learns_of_a_creation_by_an_attempt_that_failed(has_keys: boo
 
     assert [part.topic_created for part in produced] == [True, False]
     assert producer.created_topics == {"t"}
-
-
-async def test_the_client_for_asyncio_learns_that_its_produce_created_the_topic(
-    shared_broker: RunningBroker, topic: str
-) -> None:
-    async with aio.Client(shared_broker.url) as client:
-        assert (await client.produce(topic, b"1")).topic_created
-        assert not (await client.produce(topic, b"1")).topic_created
 
 
 def _said(answer: Any) -> set[bool | None]:

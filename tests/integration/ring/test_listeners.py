@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailrace import aio, aio_producer
+from tailrace import aio
 from tailrace.errors import PartitionUnavailableError, ProblemError
 from tailrace.producer import Producer
 from tailrace.request_producer import RequestProducer
@@ -69,16 +69,6 @@ def committed(described: dict[str, Any]) -> dict[str, Any]:
     return {**same, **metadata, "registrations": brokers, "ranges": ranges}
 
 
-def test_every_broker_shows_the_same_ring(ring: LocalRing) -> None:
-    rings = [committed(ring.ring(ordinal)) for ordinal in range(BROKERS)]
-
-    assert rings[0] == rings[1] == rings[2]
-    assert rings[0]["voters"] == [0, 1, 2]
-    assert [range_["leader"] for range_ in rings[0]["ranges"]] == [0, 1, 2]
-    assert [range_["state"] for range_ in rings[0]["ranges"]] == ["open"] * BROKERS
-    assert all(registration["alive"] for registration in rings[0]["registrations"])
-
-
 def test_every_broker_lists_all_brokers_and_describes_itself(ring: LocalRing) -> None:
     reported = [ring.call(ordinal, "GET", "/v1/brokers") for ordinal in range(BROKERS)]
 
@@ -133,14 +123,6 @@ def test_who_does_not_name_the_secret_changes_nothing(
     assert answer.headers["www-authenticate"] == "Bearer"
     assert document(answer)["type"] == "/v1/problems/secret-required"
     assert committed(ring.ring(0)) == before
-
-
-def test_ring_found_changes_nothing_when_the_ring_is_there(ring: LocalRing) -> None:
-    with client_of(ring, 1) as client:
-        assert client.found(BROKERS).cluster_id == ring.ring(0)["clusterId"]
-        with pytest.raises(ProblemError) as raised:
-            client.found(BROKERS + 1)
-    assert raised.value.type == "ring-exists"
 
 
 # --- who leads ------------------------------------------------------------------------------------
@@ -229,22 +211,6 @@ def test_a_producer_stores_each_record_once_at_its_leader(
         assert {place.partition for place in places} == {0, 1, 2}
         assert len({(place.partition, place.offset) for place in places}) == 2 * len(KEYS)
         assert values_of(client, topic) == Counter(dict.fromkeys(VALUES, 2))
-
-
-async def test_a_producer_for_asyncio_stores_each_record_once_at_its_leader(
-    ring: LocalRing,
-) -> None:
-    create(ring, "producer-aio")
-
-    async with (
-        aio.Client(ring.brokers[0].url) as aio_client,
-        aio_producer.Producer(aio_client, linger_ms=1) as producer,
-    ):
-        for key, value in zip(KEYS, VALUES, strict=True):
-            await producer.send("producer-aio", value, key=key)
-
-    with client_of(ring) as client:
-        assert values_of(client, "producer-aio") == Counter(VALUES)
 
 
 @each_broker
@@ -354,28 +320,3 @@ def test_a_producer_goes_through_a_kill_of_a_leader(tmp_path: Path) -> None:
     assert elsewhere == {0, 2}
     assert len({(place.partition, place.offset) for place in places}) == 2 * len(KEYS)
     assert stored == Counter(dict.fromkeys(VALUES, 2))
-
-
-def test_a_voter_goes_on_alone_when_the_others_are_lost(tmp_path: Path) -> None:
-    with founded_ring(tmp_path) as ring:
-        create(ring, "t")
-        with client_of(ring, 2) as client:
-            with pytest.raises(ProblemError) as refused:
-                client.recover_metadata(accept_loss=True)
-            ring.kill(0)
-            ring.kill(1)
-            ring.until(
-                lambda: not any(r["alive"] for r in ring.ring(2)["registrations"][:2]),
-                ADMITTED_S_MAX,
-            )
-            with pytest.raises(ProblemError) as not_agreed:
-                client.ring(consistent=True)
-            client.recover_metadata(accept_loss=True)
-            ring.until(lambda: ring.ring(2)["metadata"]["leader"] == 2, ADMITTED_S_MAX)
-            client.create_topic("u")
-            recovered = client.ring(consistent=True)
-
-    assert refused.value.type == "ring-refused"
-    assert not_agreed.value.type == "not-agreed"
-    assert recovered.metadata.voters == (2,)
-    assert recovered.metadata.term > 1000

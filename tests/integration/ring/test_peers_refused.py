@@ -216,27 +216,6 @@ async def test_a_broker_with_another_secret_is_refused() -> None:
         assert (acceptor["address"], acceptor["reason"]) == (HOST, "closed")
 
 
-async def test_a_broker_of_another_ring_is_refused_and_both_rings_are_named() -> None:
-    async with open_mesh() as mesh:
-        other = UUID(int=8)
-        one, two = await mesh.join(1), await mesh.join(2, cluster=other)
-        line, _ = await refused(one, two, count=2)
-
-        assert line["reason"] == "cluster"
-        assert str(CLUSTER) in line["detail"]
-        assert str(other) in line["detail"]
-
-
-async def test_another_broker_at_the_address_is_refused() -> None:
-    async with open_mesh() as mesh:
-        one, two, three = [await mesh.join(ordinal) for ordinal in (1, 2, 3)]
-        mesh.addresses[2] = mesh.addresses[3]
-        line = (await refused(one, two))[0]
-
-        assert "it says that it is broker 3, at the address of broker 2" in line["detail"]
-        assert three.messages.empty()
-
-
 @pytest.mark.parametrize("secret", [b"", b"guessed"])
 async def test_who_guesses_the_secret_is_refused(secret: bytes) -> None:
     async with open_mesh() as mesh:

@@ -131,28 +131,6 @@ def test_times_bound_what_is_read(
     assert [row.offset for row in rows] == list(offsets)
 
 
-def test_times_by_partition_bound_what_is_read(
-    spark: "SparkSession", flights_broker: RunningBroker, timed_topic: str
-) -> None:
-    ends = ends_of(flights_broker, timed_topic)
-    (partition,) = [partition for partition, end in ends.items() if end]
-    selection = {"assign": json.dumps({timed_topic: [partition]})}
-    by_time = [json.dumps({timed_topic: {partition: time_ms}}) for time_ms in TIMES_MS]
-
-    rows = read(
-        spark,
-        flights_broker,
-        **selection,
-        startingOffsetsByTimestamp=by_time[3],
-        endingOffsetsByTimestamp=by_time[6],
-    ).collect()
-
-    assert [row.offset for row in rows] == [3, 4, 5]
-    too_late = json.dumps({timed_topic: {partition: TIMES_MS[9] + 1}})
-    with pytest.raises(Exception, match="is as late as"):
-        read(spark, flights_broker, **selection, startingOffsetsByTimestamp=too_late).count()
-
-
 def test_ranges_are_split_into_as_many_tasks_as_asked_for(
     spark: "SparkSession", flights_broker: RunningBroker
 ) -> None:
