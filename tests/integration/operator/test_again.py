@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from kubernetes.aio.client.configuration import Configuration
 from structlog.testing import capture_logs
 
@@ -18,30 +17,20 @@ from tailrace_operator.ring.admin import Rings
 from tests.support.operator.fake_brokers import MemoryBrokers
 from tests.support.operator.fake_kubernetes import FakeKubernetes
 from tests.support.operator.operators import (
+    MARKS,
     condition,
     fake_cluster,
     is_all_ready,
     operator_settings,
+    put_cluster,
+    put_topic,
     run_scenario,
     running_operator,
 )
 
-# See `run_scenario`.
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 HOUR_MS = 3_600_000
-
-
-def put_cluster(kube: FakeKubernetes, **spec: Any) -> None:
-    kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}, "spec": spec})
-
-
-def put_topic(kube: FakeKubernetes, name: str, **spec: Any) -> None:
-    spec = {"cluster": "events", **spec}
-    kube.put({"kind": "Topic", "metadata": {"name": name}, "spec": spec})
 
 
 def ready_reason(kube: FakeKubernetes, name: str, kind: str = "Topic") -> str:

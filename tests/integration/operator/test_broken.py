@@ -12,31 +12,23 @@ from tailrace_operator.plan.plan import next_action
 from tests.support.operator.fake_brokers import lost_range
 from tests.support.operator.fake_kubernetes import FakeKubernetes
 from tests.support.operator.operators import (
+    MARKS,
     condition,
     fake_cluster,
     is_all_ready,
+    notes,
     operator_settings,
+    put_cluster,
+    put_topic,
     run_scenario,
     running_operator,
+    served_ring,
 )
 
-# See `run_scenario`.
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 PLANNER = "tailrace_operator.app.reconcile.next_action"
 QUOTA = 'pods "events-1" is forbidden: exceeded quota: small'
-
-
-def put_cluster(kube: FakeKubernetes, name: str = "events", **spec: Any) -> None:
-    kube.put({"kind": "StreamCluster", "metadata": {"name": name}, "spec": spec})
-
-
-def put_topic(kube: FakeKubernetes, **spec: Any) -> None:
-    spec = {"cluster": "events", **spec}
-    kube.put({"kind": "Topic", "metadata": {"name": "flights"}, "spec": spec})
 
 
 def phase(kube: FakeKubernetes) -> str:
@@ -65,23 +57,20 @@ def warnings(kube: FakeKubernetes) -> list[str]:
 
 def test_no_broker_is_restarted_whose_volume_would_go_with_it() -> None:
     async def scenario() -> None:
-        async with fake_cluster() as (kube, brokers, nodes):
-            put_cluster(kube)
-            async with running_operator(kube, operator_settings(brokers.url_pattern)):
-                await kube.until(lambda: is_all_ready(kube))
-                started = list(nodes.started)
-                uid = kube.get("PersistentVolumeClaim", "data-events-1")["metadata"]["uid"]
+        async with served_ring() as (kube, _, nodes):
+            started = list(nodes.started)
+            uid = kube.get("PersistentVolumeClaim", "data-events-1")["metadata"]["uid"]
 
-                kube.remove("PersistentVolumeClaim", "data-events-1")
-                kube.edit("StreamCluster", "events", {"spec": {"settings": {"ioThreads": 4}}})
+            kube.remove("PersistentVolumeClaim", "data-events-1")
+            kube.edit("StreamCluster", "events", {"spec": {"settings": {"ioThreads": 4}}})
 
-                await kube.until(lambda: warnings(kube))
-                assert warnings(kube) == ["VolumeDeleting"]
-                assert reason(kube, "Degraded") == reason(kube, "Ready") == "VolumeDeleting"
-                assert phase(kube).startswith("Degraded: volume data-events-1 is being deleted")
-                await kube.until(lambda: budget(kube) == 0)  # a node that is drained waits too
-                assert kube.get("PersistentVolumeClaim", "data-events-1")["metadata"]["uid"] == uid
-                assert nodes.started == started
+            await kube.until(lambda: warnings(kube))
+            assert warnings(kube) == ["VolumeDeleting"]
+            assert reason(kube, "Degraded") == reason(kube, "Ready") == "VolumeDeleting"
+            assert phase(kube).startswith("Degraded: volume data-events-1 is being deleted")
+            await kube.until(lambda: budget(kube) == 0)  # a node that is drained waits too
+            assert kube.get("PersistentVolumeClaim", "data-events-1")["metadata"]["uid"] == uid
+            assert nodes.started == started
 
     run_scenario(scenario())
 
@@ -90,14 +79,11 @@ def test_what_is_wrong_is_warned_of_though_the_pass_that_reports_it_fails() -> N
     """The next pass finds it in the status already, and takes it for said."""
 
     async def scenario() -> None:
-        async with fake_cluster() as (kube, brokers, _):
-            put_cluster(kube)
-            async with running_operator(kube, operator_settings(brokers.url_pattern)):
-                await kube.until(lambda: is_all_ready(kube))
-                await kube.until(lambda: budget(kube) == 1)
-                kube.failing.add(("PATCH", "PodDisruptionBudget"))
-                kube.remove("PersistentVolumeClaim", "data-events-1")
-                await kube.until(lambda: warnings(kube) == ["VolumeDeleting"])
+        async with served_ring() as (kube, _, _):
+            await kube.until(lambda: budget(kube) == 1)
+            kube.failing.add(("PATCH", "PodDisruptionBudget"))
+            kube.remove("PersistentVolumeClaim", "data-events-1")
+            await kube.until(lambda: warnings(kube) == ["VolumeDeleting"])
 
     run_scenario(scenario())
 
@@ -248,16 +234,13 @@ def failing(what: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def test_what_cannot_be_observed_is_not_said_to_be_well() -> None:
     async def scenario() -> None:
-        async with fake_cluster() as (kube, brokers, _):
-            put_cluster(kube)
-            async with running_operator(kube, operator_settings(brokers.url_pattern)):
-                await kube.until(lambda: is_all_ready(kube))
-                kube.failing.add(("GET", "Pod"))
-                await kube.until(lambda: reason(kube, "Ready") == "Retrying", timeout_s=10)
-                assert phase(kube).startswith("Retrying: list pods: failed calling webhook")
+        async with served_ring() as (kube, _, _):
+            kube.failing.add(("GET", "Pod"))
+            await kube.until(lambda: reason(kube, "Ready") == "Retrying", timeout_s=10)
+            assert phase(kube).startswith("Retrying: list pods: failed calling webhook")
 
-                kube.failing.clear()
-                await kube.until(lambda: is_all_ready(kube))
+            kube.failing.clear()
+            await kube.until(lambda: is_all_ready(kube))
 
     run_scenario(scenario())
 
@@ -330,10 +313,6 @@ def test_what_is_made_again_is_reported_and_what_is_made_first_is_not() -> None:
             assert notes(kube, "ObjectCreated") == ["Service events: created, was missing"]
 
     run_scenario(scenario())
-
-
-def notes(kube: FakeKubernetes, reason: str) -> list[str]:
-    return [each["message"] for each in kube.of_kind("Event") if each["reason"] == reason]
 
 
 def test_the_operator_says_which_version_it_is_and_what_it_watches() -> None:

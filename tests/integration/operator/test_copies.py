@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from tests.support.operator.fake_brokers import MemoryBrokers
 from tests.support.operator.fake_kubernetes import FakeKubernetes
 from tests.support.operator.fake_nodes import FakeNodes
 from tests.support.operator.operators import (
+    MARKS,
     condition,
     fake_cluster,
     is_all_ready,
@@ -21,10 +20,7 @@ from tests.support.operator.operators import (
     running_operator,
 )
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 PASSES = 5
 LACKING = "1 of 1 ranges have fewer than 3 copies in sync: broker 1"

@@ -2,50 +2,37 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.operator.fake_kubernetes import FakeKubernetes
 from tests.support.operator.operators import (
+    MARKS,
     condition,
     fake_cluster,
     is_all_ready,
+    notes,
     operator_settings,
+    put_cluster,
     run_scenario,
     running_operator,
+    served_ring,
 )
 
-# See `run_scenario`.
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
-
-def put_cluster(kube: FakeKubernetes) -> None:
-    kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}, "spec": {}})
-
-
-def notes(kube: FakeKubernetes, reason: str) -> list[str]:
-    return [each["message"] for each in kube.of_kind("Event") if each["reason"] == reason]
+pytestmark = MARKS
 
 
 def test_a_selector_that_selects_no_pod_any_more_is_repaired() -> None:
     async def scenario() -> None:
-        async with fake_cluster() as (kube, brokers, _):
-            put_cluster(kube)
-            async with running_operator(kube, operator_settings(brokers.url_pattern)):
-                await kube.until(lambda: is_all_ready(kube))
-                before = kube.get("Service", "events")["spec"]["selector"]
-                kube.edit("Service", "events", {"spec": {"selector": {"x": "y"}}})
-                kube.edit("Service", "events", {"spec": {"sessionAffinity": "ClientIP"}})
+        async with served_ring() as (kube, _, _):
+            before = kube.get("Service", "events")["spec"]["selector"]
+            kube.edit("Service", "events", {"spec": {"selector": {"x": "y"}}})
+            kube.edit("Service", "events", {"spec": {"sessionAffinity": "ClientIP"}})
 
-                await kube.until(lambda: notes(kube, "DriftCorrected"))
-                await kube.until(lambda: is_all_ready(kube))
-                assert kube.get("Service", "events")["spec"]["selector"] == before
-                assert kube.get("Service", "events")["spec"]["sessionAffinity"] == "ClientIP"
-                assert notes(kube, "DriftCorrected") == [
-                    "Service events: removed spec.selector.x, was added by hand"
-                ]
+            await kube.until(lambda: notes(kube, "DriftCorrected"))
+            await kube.until(lambda: is_all_ready(kube))
+            assert kube.get("Service", "events")["spec"]["selector"] == before
+            assert kube.get("Service", "events")["spec"]["sessionAffinity"] == "ClientIP"
+            assert notes(kube, "DriftCorrected") == [
+                "Service events: removed spec.selector.x, was added by hand"
+            ]
 
     run_scenario(scenario())
 
@@ -64,21 +51,18 @@ def an_edit(kube: FakeKubernetes) -> dict[str, Any]:
 
 def test_a_template_that_somebody_edits_is_replaced_and_no_broker_restarted() -> None:
     async def scenario() -> None:
-        async with fake_cluster() as (kube, brokers, nodes):
-            put_cluster(kube)
-            async with running_operator(kube, operator_settings(brokers.url_pattern)):
-                await kube.until(lambda: is_all_ready(kube))
-                before = kube.get("StatefulSet", "events")["spec"]
-                started = list(nodes.started)
+        async with served_ring() as (kube, _, nodes):
+            before = kube.get("StatefulSet", "events")["spec"]
+            started = list(nodes.started)
 
-                edit = {"spec": {"template": {"spec": an_edit(kube)}}}
-                kube.edit("StatefulSet", "events", edit)
+            edit = {"spec": {"template": {"spec": an_edit(kube)}}}
+            kube.edit("StatefulSet", "events", edit)
 
-                await kube.until(lambda: notes(kube, "DriftCorrected"))
-                await kube.until(lambda: is_all_ready(kube))
-                assert kube.get("StatefulSet", "events")["spec"] == before
-                assert nodes.started == started
-                assert notes(kube, "BrokerRestart") == []
+            await kube.until(lambda: notes(kube, "DriftCorrected"))
+            await kube.until(lambda: is_all_ready(kube))
+            assert kube.get("StatefulSet", "events")["spec"] == before
+            assert nodes.started == started
+            assert notes(kube, "BrokerRestart") == []
 
     run_scenario(scenario())
 
@@ -105,22 +89,19 @@ def test_a_broker_that_died_while_the_template_was_edited_comes_back_to_the_want
 
 def test_a_ring_whose_template_a_policy_refuses_is_reported_and_never_restarted() -> None:
     async def scenario() -> None:
-        async with fake_cluster() as (kube, brokers, nodes):
-            put_cluster(kube)
-            async with running_operator(kube, operator_settings(brokers.url_pattern)):
-                await kube.until(lambda: is_all_ready(kube))
-                started = list(nodes.started)
-                kube.refused["StatefulSet"] = "denied by a policy"
-                kube.edit("StatefulSet", "events", {"spec": {"template": {"spec": an_edit(kube)}}})
-                kube.edit("Service", "events", {"spec": {"selector": {"x": "y"}}})
+        async with served_ring() as (kube, _, nodes):
+            started = list(nodes.started)
+            kube.refused["StatefulSet"] = "denied by a policy"
+            kube.edit("StatefulSet", "events", {"spec": {"template": {"spec": an_edit(kube)}}})
+            kube.edit("Service", "events", {"spec": {"selector": {"x": "y"}}})
 
-                await kube.until(lambda: notes(kube, "DriftCorrected"))
-                await kube.until(lambda: degraded(kube) == "TemplateRefused")
-                assert nodes.started == started
+            await kube.until(lambda: notes(kube, "DriftCorrected"))
+            await kube.until(lambda: degraded(kube) == "TemplateRefused")
+            assert nodes.started == started
 
-                kube.refused.clear()
-                await kube.until(lambda: is_all_ready(kube))
-                assert nodes.started == started
+            kube.refused.clear()
+            await kube.until(lambda: is_all_ready(kube))
+            assert nodes.started == started
 
     run_scenario(scenario())
 

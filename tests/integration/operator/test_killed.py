@@ -10,18 +10,14 @@ import pytest
 from tests.support.operator.fake_brokers import MemoryBrokers
 from tests.support.operator.fake_kubernetes import FakeKubernetes
 from tests.support.operator.operators import (
+    MARKS,
     fake_cluster,
     killed_operator,
     operator_settings,
     run_scenario,
 )
 
-# See `run_scenario`.
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(240),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [*MARKS, pytest.mark.timeout(240)]
 
 WRITES_MIN = 20  # that a ring and a topic take, at the least
 _OF_ONE_MOMENT = frozenset(

@@ -10,32 +10,22 @@ import yaml
 from tests.support.operator.fake_kubernetes import Call, FakeKubernetes
 from tests.support.operator.fake_nodes import FakeNodes
 from tests.support.operator.operators import (
+    MARKS,
     condition,
     fake_cluster,
     is_all_ready,
     operator_settings,
+    put_cluster,
+    put_topic,
     run_scenario,
     running_operator,
 )
 
-# See `run_scenario`.
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 ROLES = Path("helm/tailrace/files/roles.yaml")
 # Children that are deleted in no version of a spec, but by the garbage collector.
 _NEVER_REMOVED = {"configmaps", "poddisruptionbudgets"}
-
-
-def put_cluster(kube: FakeKubernetes, **spec: Any) -> None:
-    kube.put({"kind": "StreamCluster", "metadata": {"name": "events"}, "spec": spec})
-
-
-def put_topic(kube: FakeKubernetes, name: str, **spec: Any) -> None:
-    spec = {"cluster": "events", **spec}
-    kube.put({"kind": "Topic", "metadata": {"name": name}, "spec": spec})
 
 
 def ready_reason(kube: FakeKubernetes, kind: str, name: str) -> str:

@@ -10,29 +10,21 @@ from tailrace_operator.kube.client import ConflictError, Kube
 from tailrace_operator.kube.served import LEASE_NAME, ServedNamespaces
 from tests.support.operator.fake_kubernetes import FakeKubernetes
 from tests.support.operator.operators import (
+    MARKS,
     fake_cluster,
     is_all_ready,
+    notes,
     operator_settings,
     run_scenario,
     running_operator,
 )
 
-# See `run_scenario`.
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 def holder(kube: FakeKubernetes, namespace: str = "ns") -> Any:
     lease = kube.find("Lease", LEASE_NAME, namespace)
     return lease and lease["spec"]["holderIdentity"]
-
-
-def notes(kube: FakeKubernetes, reason: str) -> list[str]:
-    return [
-        resource["message"] for resource in kube.of_kind("Event") if resource["reason"] == reason
-    ]
 
 
 def test_a_namespace_is_served_by_one_release_until_that_one_ends() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
+import pytest
 from kubernetes.aio.client.configuration import Configuration
 
 from tailrace_operator.app.main import operate
@@ -16,6 +17,12 @@ from tests.support.operator.fake_kubernetes import FakeKubernetes
 from tests.support.operator.fake_nodes import FakeNodes
 
 Ended = TypeVar("Ended")
+
+# Of what runs by `run_scenario`.
+MARKS = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def operator_settings(url_pattern: str, **settings: Any) -> Settings:
@@ -87,6 +94,32 @@ def run_scenario(scenario: Coroutine[Any, Any, Ended]) -> Ended:
         return asyncio.run(scenario)
     finally:
         gc.collect()
+
+
+def put_cluster(kube: FakeKubernetes, name: str = "events", **spec: Any) -> None:
+    """As somebody applies it."""
+    kube.put({"kind": "StreamCluster", "metadata": {"name": name}, "spec": spec})
+
+
+def put_topic(kube: FakeKubernetes, name: str = "flights", **spec: Any) -> None:
+    """Of the ring `events`."""
+    spec = {"cluster": "events", **spec}
+    kube.put({"kind": "Topic", "metadata": {"name": name}, "spec": spec})
+
+
+@asynccontextmanager
+async def served_ring() -> AsyncIterator[tuple[FakeKubernetes, MemoryBrokers, FakeNodes]]:
+    """A ring of three that an operator serves; it is well when the block begins."""
+    async with fake_cluster() as (kube, brokers, nodes):
+        put_cluster(kube)
+        async with running_operator(kube, operator_settings(brokers.url_pattern)):
+            await kube.until(lambda: is_all_ready(kube))
+            yield kube, brokers, nodes
+
+
+def notes(kube: FakeKubernetes, reason: str) -> list[str]:
+    """The messages of Events."""
+    return [each["message"] for each in kube.of_kind("Event") if each["reason"] == reason]
 
 
 def is_all_ready(kube: FakeKubernetes) -> bool:
