@@ -10,10 +10,6 @@ def pace() -> Pace:
     )
 
 
-def test_after_a_change_it_reconciles_again_at_once() -> None:
-    assert pace().next_s(Outcome.CHANGED, "a", 0) == 0
-
-
 def test_a_change_that_changes_nothing_is_repeated_more_and_more_slowly() -> None:
     one = pace()
     waits_s = [one.next_s(Outcome.CHANGED, "the same", 0) for _ in range(10)]
