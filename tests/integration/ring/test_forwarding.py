@@ -16,8 +16,9 @@ import pytest
 from tests.support.broker.history import Acknowledged, History, Read, violations
 from tests.support.ring.local_ring import LocalRing, founded_ring
 from tests.support.ring.pipelining import PipeliningProducer
-from tests.support.ring.replicated_ring import TOPIC, ReplicatedRing, read_back, replicated_ring
+from tests.support.ring.replicated_ring import TOPIC, ReplicatedRing, readable, replicated_ring
 from tests.support.ring.ring_producers import Progress
+from tests.support.ring.ring_steps import read_back
 from tests.support.ring.seeds import RUNS, seed_of
 
 PRODUCERS = 4
@@ -83,7 +84,7 @@ def pipelined_ring(root: Path, seed: int, **settings: Any) -> Iterator[Pipelined
         ends = subject.whole.wait_committed(partition_count)
         check(
             subject.producers,
-            read_back(ring, ends),
+            read_back(ring, 0, TOPIC, readable(ends)),
             {key: end for key, (_, end, _) in ends.items()},
         )
 

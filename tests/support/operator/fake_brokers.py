@@ -22,6 +22,7 @@ from tailrace.local.broker import (
     PortTakenError,
     check_ports_are_free,
 )
+from tests.support.operator.served import served
 
 BROKERS_MAX = 5
 
@@ -150,20 +151,8 @@ class MemoryBrokers:
     @asynccontextmanager
     async def served(self) -> AsyncIterator["MemoryBrokers"]:
         """On a free port, as long as the block lasts."""
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
-        )
-        await runner.setup()
-        site = web.TCPSite(runner, "0.0.0.0", 0)
-        await site.start()
-        assert site._server is not None
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        try:
+        async with served("0.0.0.0", self._handle) as self.port:
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         ordinal = int(request.host.partition(":")[0].rpartition(".")[2])

@@ -20,6 +20,7 @@ import yaml
 from aiohttp import web
 
 from tailrace_operator.plan.names import FIELD_MANAGER, RESOURCES, Resource
+from tests.support.operator.served import served
 
 HOST = "127.0.0.1"
 CREATED = "2026-01-01T00:00:{:02d}Z"
@@ -158,20 +159,8 @@ class FakeKubernetes:
     @asynccontextmanager
     async def served(self) -> AsyncIterator["FakeKubernetes"]:
         """On a free port, as long as the block lasts."""
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
-        )
-        await runner.setup()
-        site = web.TCPSite(runner, HOST, 0)
-        await site.start()
-        assert site._server is not None
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        try:
+        async with served(HOST, self._handle) as self.port:
             yield self
-        finally:
-            await runner.cleanup()
 
     # --- requests ---------------------------------------------------------------------------------
 

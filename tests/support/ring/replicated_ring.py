@@ -1,23 +1,20 @@
 """A ring with three copies of each range, under load: health, what it holds, and the comparison."""
 
-import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tailrace.sync import Client
-from tests.support.broker.history import History, Read, RecordPosition, violations
+from tests.support.broker.history import History, Read, violations
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.ring_producers import (
     Producing,
     RingProducer,
-    event_value,
     producing,
 )
 from tests.support.ring.ring_readers import RingReader, reading
-from tests.support.ring.ring_steps import read_lines
+from tests.support.ring.ring_steps import read_back
 from tests.support.ring.stored_replicas import assert_replicas_are_prefixes, bad_findings
 
 TOPIC = "replicated"
@@ -146,7 +143,7 @@ def replicated_ring(
             ring.wait_whole()
         ring.wait_whole()
         ends = subject.wait_committed(partition_count)
-        read = read_back(ring, ends)
+        read = read_back(ring, 0, TOPIC, readable(ends))
         ring.wait_whole()
         for broker in ring.brokers:
             broker.stop()
@@ -161,22 +158,9 @@ def replicated_ring(
         assert_replicas_are_prefixes(disks, TOPIC)
 
 
-def read_back(ring: LocalRing, ends: dict[int, tuple[int, int, int]]) -> list[Read]:
-    """Return all records below the high watermarks, from the leaders."""
-    read = []
-    with Client(ring.brokers[0].url) as client:
-        for partition, (start, high_watermark, _) in ends.items():
-            offset = start
-            while offset < high_watermark:
-                fetched = read_lines(ring, client, TOPIC, partition, offset)
-                for record in map(json.loads, fetched.body.splitlines()):
-                    event_id = record["value"]["id"]
-                    assert record["value"] == json.loads(event_value(event_id))
-                    position = RecordPosition(record["partition"], record["offset"])
-                    read.append(Read(event_id, position))
-                assert fetched.next_offset > offset
-                offset = fetched.next_offset
-    return read
+def readable(ends: Mapping[int, tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
+    """Return where what can be read begins and ends in each partition."""
+    return {partition: ends_[:2] for partition, ends_ in ends.items()}
 
 
 def check_readers(readers: Sequence[RingReader], read: list[Read]) -> None:

@@ -7,17 +7,17 @@ import json
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
 from time import monotonic
 from typing import Any, Protocol
 
-from tailrace.protocol.requests import Answer
 from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE
 from tests.support.broker.history import Acknowledged, RecordPosition
-from tests.support.http.http11 import Connection, document, messages, request
+from tests.support.http.http11 import document, messages, request
+from tests.support.ring.exchanges import Exchanges
 
 KEYS = [f"key-{index}" for index in range(24)]
 # Answers that say: try again, the same request.
@@ -80,26 +80,29 @@ class RingProducer:
     duplicate_count: int = 0
     longest_s: float = 0.0  # until a request was stored
     _port_of: dict[str, int] = field(default_factory=dict)  # by key
-    _connections: dict[int, Connection] = field(default_factory=dict)
 
     def run(self, progress: Progress) -> None:
         """Until a stop is asked for; what is under way then is sent until it is answered."""
         generator = random.Random(f"{self.seed} {self.name}")
         numbers = count()
-        try:
+        with closing(Exchanges(self.answer_s_max)) as exchanges:
             for sequence in count():
                 if progress.stop_asked.is_set():
                     return
                 key = generator.choice(KEYS)
                 ids = [f"{self.name}-{next(numbers)}" for _ in range(generator.choice(self.sizes))]
                 self.sent_ids.update(ids)
-                self._store(key, ids, sequence, generator)
+                self._store(exchanges, key, ids, sequence, generator)
                 progress.note()
-        finally:
-            for connection in self._connections.values():
-                connection.close()
 
-    def _store(self, key: str, ids: Sequence[str], sequence: int, generator: random.Random) -> None:
+    def _store(
+        self,
+        exchanges: Exchanges,
+        key: str,
+        ids: Sequence[str],
+        sequence: int,
+        generator: random.Random,
+    ) -> None:
         whole = request(
             messages(self.topic, partitionKey=key),
             b"\n".join(map(event_value, ids)),
@@ -111,7 +114,8 @@ class RingProducer:
         deadline_s = began_s + ANSWER_S_MAX
         while True:
             port = self._port_of.get(key) or generator.choice(self.ports)
-            answer = self._exchange(port, whole)
+            answer = exchanges.exchange(port, whole)
+            assert answer is None or answer.status in {200, *RETRIED}, answer
             if answer is not None and answer.status == 200:
                 if not self.wanders:
                     self._port_of[key] = port
@@ -127,24 +131,6 @@ class RingProducer:
                 self._port_of[key] = int(leader_url.rpartition(":")[2])
             else:
                 threading.Event().wait(PAUSE_S)
-
-    def _exchange(self, port: int, whole: bytes) -> Answer | None:
-        """Return the answer; None: it was lost, if the request has arrived at all."""
-        try:
-            connection = self._connections.get(port)
-            if connection is None:
-                connection = self._connections[port] = Connection(port)
-                connection.socket.settimeout(self.answer_s_max)
-            answer = connection.exchange(whole)
-        except OSError:  # a broker that was killed, or is paused
-            lost = self._connections.pop(port, None)
-            if lost is not None:
-                lost.close()
-            return None
-        assert answer.status in {200, *RETRIED}, answer
-        if answer.headers.get("connection") == "close":
-            self._connections.pop(port).close()
-        return answer
 
     def _note(self, key: str, ids: Sequence[str], stored: dict[str, Any]) -> None:
         assert stored["count"] == len(ids)

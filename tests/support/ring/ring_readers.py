@@ -4,14 +4,14 @@ import json
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tailrace.protocol.requests import Answer
 from tailrace.wire import NDJSON_CONTENT_TYPE
 from tests.support.broker.history import RecordPosition
-from tests.support.http.http11 import Connection, get, records
+from tests.support.http.http11 import get, records
+from tests.support.ring.exchanges import Exchanges
 
 RECORDS_MAX = 500
 PAUSE_S = 0.02
@@ -27,41 +27,22 @@ class RingReader:
     seed: str
     answer_s_max: float = 1.5
     seen: dict[RecordPosition, str] = field(default_factory=dict)
-    _connections: dict[int, Connection] = field(default_factory=dict)
 
     def run(self, stop_asked: threading.Event) -> None:
         """Until a stop is asked for."""
         generator = random.Random(self.seed)
         next_offsets = [0] * self.partition_count
         ports = [generator.choice(self.ports) for _ in next_offsets]
-        try:
+        with closing(Exchanges(self.answer_s_max)) as exchanges:
             while not stop_asked.wait(PAUSE_S):
                 for partition, offset in enumerate(next_offsets):
-                    answer = self._exchange(ports[partition], partition, offset)
+                    target = records(self.topic, partition, offset=offset, maxRecords=RECORDS_MAX)
+                    whole = get(target, accept=NDJSON_CONTENT_TYPE)
+                    answer = exchanges.exchange(ports[partition], whole)
                     if answer is None or answer.status != 200:
                         ports[partition] = generator.choice(self.ports)
                     else:
                         next_offsets[partition] = self._note(partition, offset, answer.body)
-        finally:
-            for connection in self._connections.values():
-                connection.close()
-
-    def _exchange(self, port: int, partition: int, offset: int) -> Answer | None:
-        target = records(self.topic, partition, offset=offset, maxRecords=RECORDS_MAX)
-        try:
-            connection = self._connections.get(port)
-            if connection is None:
-                connection = self._connections[port] = Connection(port)
-                connection.socket.settimeout(self.answer_s_max)
-            answer = connection.exchange(get(target, accept=NDJSON_CONTENT_TYPE))
-        except OSError:
-            lost = self._connections.pop(port, None)
-            if lost is not None:
-                lost.close()
-            return None
-        if answer.headers.get("connection") == "close":
-            self._connections.pop(port).close()
-        return answer
 
     def _note(self, partition: int, offset: int, body: bytes) -> int:
         """Return the next offset: what is read is dense."""

@@ -1,7 +1,7 @@
 """Steps of a ring of processes: asked for until they are taken, and what they leave behind."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -11,7 +11,9 @@ from urllib.error import HTTPError
 from tailrace.errors import ProblemError
 from tailrace.sync import Client
 from tailrace.values import Fetched
+from tests.support.broker.history import Read, RecordPosition
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing
+from tests.support.ring.ring_producers import event_value
 from tests.support.ring.stored_replicas import stored_batches
 
 TOPIC = "t"
@@ -47,6 +49,25 @@ def read_lines(ring: LocalRing, client: Client, topic: str, partition: int, offs
     read = partial(client.read_lines, topic, partition, offset, max_records=READ_EVENTS)
     fetched: Fetched = until_taken(ring, read)
     return fetched
+
+
+def read_back(
+    ring: LocalRing, ordinal: int, topic: str, bounds: Mapping[int, tuple[int, int]]
+) -> list[Read]:
+    """Return all events of partitions from one offset to another, through this broker."""
+    read = []
+    with Client(ring.brokers[ordinal].url) as client:
+        for partition, (offset, end) in bounds.items():
+            while offset < end:
+                fetched = read_lines(ring, client, topic, partition, offset)
+                for record in map(json.loads, fetched.body.splitlines()):
+                    event_id = record["value"]["id"]
+                    assert record["value"] == json.loads(event_value(event_id))
+                    position = RecordPosition(record["partition"], record["offset"])
+                    read.append(Read(event_id, position))
+                assert fetched.next_offset > offset
+                offset = fetched.next_offset
+    return read
 
 
 def step_to(ring: LocalRing, brokers: int, *, at: int = 0) -> list[dict[str, Any]]:

@@ -3,8 +3,8 @@
 import json
 import random
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic
@@ -13,7 +13,8 @@ from typing import Any
 from tailrace.protocol.requests import Answer
 from tailrace.wire import NDJSON_CONTENT_TYPE
 from tests.support.broker.history import SOMEWHERE, Acknowledged, RecordPosition
-from tests.support.http.http11 import Connection, document, get, messages, records, request
+from tests.support.http.http11 import document, get, messages, records, request
+from tests.support.ring.exchanges import Exchanges
 from tests.support.ring.ring_producers import (
     ANSWER_S_MAX,
     KEYS,
@@ -25,41 +26,6 @@ from tests.support.ring.ring_producers import (
 
 RECORDS_MAX = 500
 LINES = 12
-
-
-@dataclass(slots=True)
-class Exchanges:
-    """Requests to brokers of a ring; an answer that does not come is None."""
-
-    ports: Sequence[int]
-    answer_s_max: float = 5.0
-    _connections: dict[int, Connection] = field(default_factory=dict)
-
-    def exchange(self, port: int, whole: bytes) -> Answer | None:
-        """Send and wait."""
-        try:
-            connection = self._connections.get(port)
-            if connection is None:
-                connection = self._connections[port] = Connection(port)
-                connection.socket.settimeout(self.answer_s_max)
-            answer = connection.exchange(whole)
-        except OSError:
-            lost = self._connections.pop(port, None)
-            if lost is not None:
-                lost.close()
-            return None
-        if answer.headers.get("connection") == "close":
-            self._connections.pop(port).close()
-        return answer
-
-    @contextmanager
-    def open(self) -> Iterator[None]:
-        """End all connections after the block."""
-        try:
-            yield
-        finally:
-            for connection in self._connections.values():
-                connection.close()
 
 
 @dataclass(slots=True)
@@ -79,8 +45,7 @@ class PlainProducer:
     def run(self, progress: Progress) -> None:
         """Until a stop is asked for."""
         generator = random.Random(f"{self.seed} {self.name}")
-        exchanges = Exchanges(self.ports)
-        with exchanges.open():
+        with closing(Exchanges()) as exchanges:
             for number in count():
                 if progress.stop_asked.is_set():
                     break
@@ -131,8 +96,7 @@ class KeyedProducer:
     def run(self, progress: Progress) -> None:
         """Until a stop is asked for."""
         generator = random.Random(f"{self.seed} {self.name}")
-        exchanges = Exchanges(self.ports)
-        with exchanges.open():
+        with closing(Exchanges()) as exchanges:
             numbers = count()
             for sequence in count():
                 if progress.stop_asked.is_set():
@@ -191,8 +155,7 @@ class LineageReader:
     def run(self, stop_asked: threading.Event) -> None:
         """Until a stop is asked for."""
         generator = random.Random(self.seed)
-        exchanges = Exchanges(self.ports, 1.5)
-        with exchanges.open():
+        with closing(Exchanges(1.5)) as exchanges:
             done: set[int] = set()
             offsets: dict[int, int] = {}
             while not stop_asked.wait(PAUSE_S):

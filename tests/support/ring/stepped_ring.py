@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-from tailrace.sync import Client
-from tests.support.broker.history import Acknowledged, History, Read, RecordPosition, violations
+from tests.support.broker.history import Acknowledged, History, Read, violations
 from tests.support.ring.local_ring import WHOLE_S_MAX, LocalRing, founded_ring
 from tests.support.ring.ring_producers import (
     Producing,
     RingProducer,
-    event_value,
     producing,
 )
 from tests.support.ring.ring_readers import reading
-from tests.support.ring.ring_steps import read_lines
+from tests.support.ring.ring_steps import read_back
 from tests.support.ring.step_load import KeyedProducer, LineageReader, PlainProducer
 
 TOPIC = "stepped"
@@ -123,7 +121,6 @@ class SteppedRing:
     def settled(self) -> Settled:
         """The topic, once all that is in its logs is committed; read from the last broker."""
         rows: Rows = {}
-        reader = self.ring.brokers[self.size - 1]
 
         def is_committed() -> bool:
             nonlocal rows
@@ -135,20 +132,10 @@ class SteppedRing:
             )
 
         self.ring.until(is_committed, WHOLE_S_MAX)
-        read: list[Read] = []
-        with Client(reader.url) as client:
-            for partition, row in rows.items():
-                offset = row["firstOffset"]
-                while offset < row["highWatermark"]:
-                    fetched = read_lines(self.ring, client, TOPIC, partition, offset)
-                    for record in map(json.loads, fetched.body.splitlines()):
-                        event_id = record["value"]["id"]
-                        assert record["value"] == json.loads(event_value(event_id))
-                        position = RecordPosition(record["partition"], record["offset"])
-                        read.append(Read(event_id, position))
-                    assert fetched.next_offset > offset
-                    offset = fetched.next_offset
-        return Settled(rows, read)
+        bounds = {
+            partition: (row["firstOffset"], row["highWatermark"]) for partition, row in rows.items()
+        }
+        return Settled(rows, read_back(self.ring, self.size - 1, TOPIC, bounds))
 
     def check(self, settled: Settled) -> None:
         """Assert that all is there once, in order over the lineage, and that readers saw it so."""
