@@ -14,14 +14,12 @@ import lz4.block
 import numpy as np
 import pytest
 
-from tailrace.local.broker import HOST
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.columns import RecordColumns, column_of_values, pack_columns
 from tailrace_broker.model.append_outcome import Appended, AppendOutcome
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.log.partition_log import PartitionLog
-from tests.support.broker.brokers import open_broker
-from tests.support.broker.fixtures import free_ring_port
+from tests.support.broker.brokers import start_ring
 from tests.support.waits import until
 
 TOPIC = "t"
@@ -76,21 +74,8 @@ async def append(log: PartitionLog, columns: RecordColumns) -> None:
 async def test_a_batch_is_compressed_once_in_the_whole_ring(
     tmp_path: Path, calls: Counter[str], value_bytes: int
 ) -> None:
-    port = free_ring_port(3)
-    peers: dict[str, Any] = {"peer_host": HOST, "port_stride": 10}
     async with AsyncExitStack() as stack:
-        brokers = [
-            await stack.enter_async_context(
-                open_broker(
-                    tmp_path / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **peers
-                )
-            )
-            for ordinal in range(3)
-        ]
-        starting = [asyncio.create_task(broker.start()) for broker in brokers]
-        await until(lambda: all(broker.ring.peers is not None for broker in brokers))
-        await brokers[0].ring.found(3)
-        await asyncio.gather(*starting)
+        brokers = await start_ring(stack, tmp_path, 3)
         await brokers[0].create_topic(TOPIC, TopicSettings(partitions_per_range=1))
         await until(lambda: all(broker.topic_count == 1 for broker in brokers))
         await until(lambda: all(any(log.is_served for log in logs_of(each)) for each in brokers))

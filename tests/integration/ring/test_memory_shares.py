@@ -18,40 +18,21 @@ from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics import replicas
 from tailrace_broker.topics.replicas import Replicas
-from tests.support.broker.brokers import open_broker
-from tests.support.broker.fixtures import free_ring_port
+from tests.support.broker.brokers import start_ring
 from tests.support.waits import until
 
 pytestmark = pytest.mark.integration
 
-PEERS: dict[str, Any] = {"peer_host": "127.0.0.1", "port_stride": 10}
 MEBIBYTE = 1024 * 1024
 PARTITIONS = 24
 VALUE = bytes(100_000)  # goes straight to the segment
-
-
-async def started_pair(stack: AsyncExitStack, root: Path) -> tuple[LocalBroker, LocalBroker]:
-    """Two brokers of a ring."""
-    port = free_ring_port(2)
-    first, second = [
-        await stack.enter_async_context(
-            open_broker(root / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **PEERS)
-        )
-        for ordinal in range(2)
-    ]
-    starting = [asyncio.create_task(broker.start()) for broker in (first, second)]
-    await until(lambda: first.ring.peers is not None and second.ring.peers is not None)
-    if first.ring.state is None:
-        await first.ring.found(2)
-    await asyncio.gather(*starting)
-    return first, second
 
 
 async def pair(
     stack: AsyncExitStack, root: Path, partitions_per_range: int = 1
 ) -> tuple[LocalBroker, LocalBroker]:
     """Two with a topic, of whose partitions each leads half and follows half, in sync."""
-    first, second = await started_pair(stack, root)
+    first, second = await start_ring(stack, root, 2)
     await first.create_topic("t", TopicSettings(partitions_per_range=partitions_per_range))
 
     def is_in_sync() -> bool:
@@ -164,7 +145,7 @@ def test_a_replica_that_lacks_much_of_many_partitions_keeps_its_link(tmp_path: P
             await stack.pop_all().aclose()
         shutil.rmtree(tmp_path / "1")
         async with AsyncExitStack() as stack:
-            leader, follower = await started_pair(stack, tmp_path)
+            leader, follower = await start_ring(stack, tmp_path, 2)
             ends = {log.place.partition: log.log_end for log in logs if log.log_end}
             assert len(ends) == PARTITIONS
             await until(lambda: ends.items() <= ends_of(follower).items())

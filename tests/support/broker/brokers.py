@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tailrace.local.broker import HOST
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.app.runtime import METADATA_IO_THREADS
 from tailrace_broker.app.settings import Settings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.files.io_threads import IoThreads
+from tests.support.broker.fixtures import free_ring_port
+from tests.support.waits import until
 
 # The least that is allowed: a file of the journal is zero-written before its first append.
 JOURNAL_BYTES = 8 * 1024 * 1024
+PEERS: dict[str, Any] = {"peer_host": HOST, "port_stride": 10}
 
 
 @asynccontextmanager
@@ -58,6 +62,23 @@ async def started_broker(root: Path, **settings: Any) -> AsyncIterator[LocalBrok
     async with open_broker(root, **settings) as broker:
         await broker.start()
         yield broker
+
+
+async def start_ring(stack: AsyncExitStack, root: Path, count: int) -> list[LocalBroker]:
+    """Brokers of a ring, which is founded if it was not before; stopped when the stack ends."""
+    port = free_ring_port(count)
+    brokers = [
+        await stack.enter_async_context(
+            open_broker(root / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **PEERS)
+        )
+        for ordinal in range(count)
+    ]
+    starting = [asyncio.create_task(broker.start()) for broker in brokers]
+    await until(lambda: all(broker.ring.peers is not None for broker in brokers))
+    if brokers[0].ring.state is None:
+        await brokers[0].ring.found(count)
+    await asyncio.gather(*starting)
+    return brokers
 
 
 async def wait_until_gone(path: Path) -> None:

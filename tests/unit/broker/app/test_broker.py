@@ -3,7 +3,6 @@ import errno
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -27,12 +26,10 @@ from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics.hosted_topic import HostedTopic
 from tailrace_broker.topics.topics import TopicUse
-from tests.support.broker.brokers import open_broker, started_broker
+from tests.support.broker.brokers import PEERS, open_broker, start_ring, started_broker
 from tests.support.broker.fixtures import free_ring_port
 from tests.support.storage.storage import MEBIBYTE, Appends, FaultyDisk
 from tests.support.waits import until
-
-PEERS: dict[str, Any] = {"peer_host": "127.0.0.1", "port_stride": 10}
 
 
 class Uses:
@@ -315,20 +312,8 @@ def test_a_broker_whose_peers_prove_nothing_says_so_once(
 async def test_a_ring_of_two_shares_ranges_and_groups(tmp_path: Path) -> None:
     wanted = Subscription("c", "g", ("t",), "startFromEarliest")
 
-    port = free_ring_port(2)
     async with AsyncExitStack() as stack:
-        brokers = [
-            await stack.enter_async_context(
-                open_broker(
-                    tmp_path / str(ordinal), ordinal=ordinal, port=port + 10 * ordinal, **PEERS
-                )
-            )
-            for ordinal in range(2)
-        ]
-        starting = [asyncio.create_task(broker.start()) for broker in brokers]
-        await until(lambda: all(broker.ring.peers is not None for broker in brokers))
-        await brokers[0].ring.found(2)
-        await asyncio.gather(*starting)
+        brokers = await start_ring(stack, tmp_path, 2)
         for broker in brokers:
             assert b"tailrace_led_ranges 1.0" in await metrics_text(broker, connection_count=0)
         topic, _ = await brokers[0].create_topic("t", TopicSettings(partitions_per_range=2))
