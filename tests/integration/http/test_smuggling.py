@@ -1,4 +1,4 @@
-"""What two servers could read in two ways: refused at every listener, closed, nothing stored."""
+"""What two servers could read in two ways: refused, closed, nothing stored."""
 
 import pytest
 
@@ -6,12 +6,13 @@ from tailrace.sync import Client
 from tailrace_broker.net.http.connection import HEADER_BYTES_MAX
 from tests.support.broker.fixtures import RunningBroker
 from tests.support.http.http11 import (
+    PUBLIC,
     Connection,
     chunked,
-    every_listener,
     messages,
     problem,
     request,
+    through,
 )
 
 pytestmark = pytest.mark.integration
@@ -118,7 +119,7 @@ CASES = {
 TOO_LARGE = {"a huge header", "many headers", "a huge target"}
 
 
-@every_listener
+@through(PUBLIC)
 @pytest.mark.parametrize("in_pieces", [False, True], ids=["whole", "byte by byte"])
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_refused_and_nothing_behind_it_is_taken(
@@ -141,7 +142,7 @@ def test_it_is_refused_and_nothing_behind_it_is_taken(
         assert client.topics() == []
 
 
-@every_listener
+@through(PUBLIC)
 @pytest.mark.parametrize("separator", [b"\r\n", b"\n", b" ", b"\0"])
 def test_a_target_cannot_end_its_line(
     shared_broker: RunningBroker, connection: Connection, separator: bytes
