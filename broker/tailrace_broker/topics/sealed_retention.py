@@ -9,9 +9,8 @@ groups have not read there.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 import structlog
@@ -23,14 +22,11 @@ from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RangeState, RingState
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.log.partition_log import PartitionLog
+from tailrace_broker.topics.clock_watch import CLOCKS_APART_SECONDS_MAX, Spawn
 from tailrace_broker.topics.hosted_topic import HostedTopic, is_whole, lacks_records
 from tailrace_broker.topics.retention import plan_of
 
 LOOK_SECONDS_MAX = 30.0
-# Clocks that differ by more than this are wrong.
-CLOCKS_APART_SECONDS_MAX = 60.0
-
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 _log = structlog.get_logger()
 

@@ -3,7 +3,6 @@
 import os
 import random
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -88,33 +87,6 @@ def read(files: LogFiles) -> list[StoredBatch]:
 
 
 # --- in the segment that takes writes -------------------------------------------------------------
-
-
-@pytest.mark.timeout(60)  # each start syncs what it records
-def test_a_flip_of_any_byte_takes_its_batch_alone(files: LogFiles) -> None:
-    """Of a header, of a payload, of a pad; in the middle of a write, and at its end."""
-    large = NOISE.randbytes(BLOCK_BYTES)
-    stored = written(files, [[b"a"], [b"b", b"c"], [b"d"]], [[large]], [[b"e"]], [[b"f"]])
-    batches = stored_batches(files.segment())[:-2]
-    ends = [(position, header.batch_bytes) for position, header in batches]
-    positions = [start + n for start, size in ends for n in (3, 60, 140, size - 9)]
-    pad = next(start + size for (start, size), (after, _) in pairwise(ends) if start + size < after)
-    for position in [*positions, pad, pad + 5, pad + 9]:
-        files.damage_file().unlink(missing_ok=True)
-        files.write_segment(stored)
-        flip(files.segment(), position)
-        spoilt = files.segment().read_bytes()
-        hurt = [
-            range(header.base_offset, header.end_offset)
-            for start, header in batches
-            if start <= position < start + header.batch_bytes
-        ]
-
-        offsets, damaged = offsets_of(files)
-
-        assert damaged == hurt, position
-        assert len(offsets) == 7 - sum(map(len, hurt))
-        assert files.segment().read_bytes() == spoilt
 
 
 @pytest.mark.parametrize("behind", [b"", bytes(4 * MEBIBYTE)], ids=["near", "far away"])
