@@ -3,7 +3,7 @@
 A selector with one more label selects no pod, and a pod template with one more field differs
 program: there what others add is taken out by a merge patch, before the object is applied. The
 spec of a StatefulSet is full of the API server's defaults, so it is compared with what the API
-server makes of the wanted one (decision record 015).
+server makes of the wanted one (decision record 019).
 """
 
 from typing import Any
