@@ -284,12 +284,6 @@ def test_head_of_records_has_their_headers(
 
 
 @every_listener
-def test_a_path_that_is_not_there_is_not_found(connection: Connection) -> None:
-    for target in ("/nowhere", "/v1/topic/a/b/messages", "/status/", "//status", "*", "/v1/topic"):
-        assert problem(connection.exchange(get(target))) == (404, "not-found")
-
-
-@every_listener
 def test_a_path_of_another_listener_is_not_found(connection: Connection, listener: int) -> None:
     targets = {
         messages("t"): (PUBLIC, PRODUCE),

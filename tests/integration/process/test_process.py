@@ -68,20 +68,7 @@ def produce(connection: Connection, target: str, body: bytes = b"1", **headers: 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("PORT", "http"),
-        ("PORT", "65533"),
-        ("AUTO_CREATE_TOPICS", "maybe"),
-        ("MAX_REQUEST_BYTES", "12"),
         ("PRODUCE_MEMORY_BYTES", "1048576"),
-        ("SEGMENT_BYTES", "1024"),
-        ("CACHE_BYTES", "-1"),
-        ("IO_THREADS", "0"),
-        ("HEADER_SECONDS", "0"),
-        ("REQUEST_SECONDS", "soon"),
-        ("IDLE_SECONDS", "-1"),
-        ("CONNECTIONS_MAX", "0"),
-        ("DELETE_RETENTION_MS", "-1"),
-        ("LOG_LEVEL", "loud"),
         ("HOST", "192.0.2.1"),
     ],
 )

@@ -36,21 +36,8 @@ SERVICE_LINKS = {
             "TAILRACE_SEGMENT_BYTE is no setting of a broker; did you mean TAILRACE_SEGMENT_BYTES? "
             "All are in docs/settings.md",
         ),
-        (
-            "ZZZ",
-            "1",
-            "TAILRACE_ZZZ is no setting of a broker. All are in docs/settings.md",
-        ),
         ("PORT", "http", 'TAILRACE_PORT is "http": give a whole number from 1 to 65532'),
-        ("IO_THREADS", "0", 'TAILRACE_IO_THREADS is "0": give a whole number from 1 to 64'),
-        ("CACHE_BYTES", "-1", 'TAILRACE_CACHE_BYTES is "-1": give a whole number of 0 or more'),
         ("IDLE_SECONDS", "soon", 'TAILRACE_IDLE_SECONDS is "soon": give a number above 0'),
-        ("LOG_LEVEL", "loud", 'TAILRACE_LOG_LEVEL is "loud": give debug, info, warning or error'),
-        (
-            "AUTO_CREATE_TOPICS",
-            "maybe",
-            'TAILRACE_AUTO_CREATE_TOPICS is "maybe": give true or false',
-        ),
         (
             "RING_SECRET",
             "two words",
@@ -69,10 +56,6 @@ def test_a_wrong_variable_is_one_sentence_with_its_value_and_what_is_allowed(
 
     assert line == f"error: {sentence}\n"
     assert not (tmp_path / "data").exists()
-
-
-def test_a_missing_data_directory_is_asked_for() -> None:
-    assert refusal_to_start(port=free_port_base()) == "error: TAILRACE_DATA_DIR is not set\n"
 
 
 def test_every_wrong_variable_has_its_own_line() -> None:
@@ -109,15 +92,6 @@ def test_a_broker_starts_beside_services_whose_names_begin_like_its_settings(
         tmp_path, **{"operator_service_host": "10.96.0.9", **SERVICE_LINKS}
     ) as broker:
         assert broker.is_running()
-
-
-def test_an_address_that_kubernetes_sets_is_not_read_as_the_port(tmp_path: Path) -> None:
-    """Of the two mistakes only the one that a person made is named."""
-    line = refusal_to_start(
-        data_dir=tmp_path / "data", port="tcp://10.96.0.7:9250", log_level="loud"
-    )
-
-    assert line.startswith("error: TAILRACE_LOG_LEVEL")
 
 
 @pytest.mark.parametrize(
