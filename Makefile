@@ -72,7 +72,7 @@ check: setup
 
 # Two at a time: half of the time tests wait. A file's tests stay together, Spark's as well.
 integration: setup
-	@$(BIN)/pytest --quiet --numprocesses 2 --dist loadgroup tests/integration
+	@$(BIN)/pytest --quiet --numprocesses 2 --dist loadgroup --durations 15 tests/integration
 
 # On kind, or KUBECONFIG=… or KUBELAB=/path/to/kubelab; SMOKE=1: the first minutes only. Docs: docs/kubernetes.md.
 e2e: setup
