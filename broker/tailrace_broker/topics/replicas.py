@@ -71,7 +71,6 @@ from tailrace_broker.model.replication import (
     Cuts,
     EpochStart,
     Heartbeat,
-    LogCut,
     LogKey,
     Reported,
     Restart,
@@ -95,9 +94,10 @@ from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.feeding import LogFeeds, runs_of
 from tailrace_broker.topics.lead_proofs import LeadProofs
 from tailrace_broker.topics.range_leaders import RangeRoles
+from tailrace_broker.topics.replica_cuts import ReplicaCuts
 from tailrace_broker.topics.replica_watch import ReplicaWatch
 
-# Until a cut that the disk has refused is tried again.
+# Until a log that was set aside is reset again, after the disk has refused it.
 RETRY_SECONDS = 1.0
 # Until a log that is asked for is looked at again, while it writes.
 OPENED_SECONDS = 0.02
@@ -147,6 +147,7 @@ class Replicas:
         self._feeds = LogFeeds(log_of, self._machine.leads, self, catch_up_memory, spawn)
         self._watch = ReplicaWatch(ring, roles, self._machine, self._step)
         self._proofs = LeadProofs(lambda range_id: self._step(ProveLead(range_id)))
+        self._cuts = ReplicaCuts(log_of, lambda key: self._step(CutDone(key)), on_damaged)
         self._links: ReplicationLinks | None = None
         self._incoming: deque[_Incoming] = deque()
         self._resetting: dict[LogKey, PartitionLog] = {}
@@ -197,6 +198,7 @@ class Replicas:
             _log.warning("replicas.behind", reason="appends end that other replicas have not taken")
         self._is_stopped = True
         self._feeds.stop()
+        self._cuts.stop()
         for range_id in self._machine.ranges:
             self._roles.lead(range_id, None)
         self._watch.stop()
@@ -422,7 +424,7 @@ class Replicas:
                 if log is not None:
                     log.commit(high_watermark)
             case Cut(cut):
-                self._cut(cut)
+                self._cuts.begin(cut)
             case SetLogStart(key, start):
                 self._spawn(self._trim(key, start))
             case ProposeCommand(command):
@@ -533,30 +535,6 @@ class Replicas:
             _log.warning("replica.misfit", partition=key.partition, detail=str(misfit))
             link.consumed(len(payload))
             failed()
-
-    def _cut(self, cut: LogCut) -> None:
-        """Again and again, until it is durable, or the log is gone."""
-        log = self._log_of(cut.log)
-        if log is None or self._is_stopped:
-            return
-        _log.info(
-            "replica.cut",
-            topic=log.place.topic,
-            partition=log.place.partition,
-            end_offset=cut.end,
-            log_end=log.log_end,
-            is_reset=cut.is_reset,
-        )
-
-        def done(outcome: CutOutcome) -> None:
-            if isinstance(outcome, LogIsCut):
-                self._step(CutDone(cut.log))
-                return
-            _log.error("replica.uncut", partition=cut.log.partition, detail=str(outcome))
-            self._loop.call_later(RETRY_SECONDS, self._cut, cut)
-
-        # The machine has refused what the range has not recorded as lost.
-        log.cut(cut.end, cut.epoch, done, is_reset=cut.is_reset, may_lose=True)
 
     async def _trim(self, key: LogKey, start: int) -> None:
         log = self._log_of(key)

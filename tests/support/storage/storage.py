@@ -103,6 +103,11 @@ class FaultyDisk:
         """Those that have not come up yet."""
         self._faults.clear()
 
+    @property
+    def is_done(self) -> bool:
+        """All faults have come up."""
+        return not self._faults
+
     def hold_writes(self) -> None:
         """Let writes wait until `let_writes_go_on`."""
         self._write_began.clear()
