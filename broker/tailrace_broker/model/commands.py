@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from tailrace_broker.model.ring_state import LostOffsets, RangeEnd, Replica, Start
-from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.model.topic import RetentionBounds, TopicSettings
 
 
 class _Command(msgspec.Struct, frozen=True, array_like=True, tag_field="command"):
@@ -218,12 +218,15 @@ class TrimSealed(_Command, frozen=True, tag="trim-sealed"):
 
     `starts`: by topic id, in the order of the partitions' ids; a topic that is not named stays as
     it is. A partition whose log start is its end leaves, and a range without partitions.
+    `kept`: the retention by which that was decided, of topics that do not keep all for ever. A
+    topic that has another one by now stays as it is.
     """
 
     range_id: int
     ordinal: int
     registration: int
     starts: dict[UUID, tuple[int, ...]]
+    kept: dict[UUID, RetentionBounds] = {}
 
 
 class InheritedAll(_Command, frozen=True, tag="inherited"):

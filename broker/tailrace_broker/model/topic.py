@@ -53,6 +53,13 @@ BOUNDS = {
 }
 
 
+class RetentionBounds(NamedTuple):
+    """How long, or how much of a partition, a topic keeps; None: no such bound."""
+
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+
+
 class TopicSettings(msgspec.Struct, frozen=True, rename="camel"):
     """What holds for a topic; its creator chose it, and all of it can be altered.
 
@@ -88,6 +95,11 @@ class TopicSettings(msgspec.Struct, frozen=True, rename="camel"):
     def codec(self) -> Codec:
         """Return the codec that `compression` names."""
         return CODECS[self.compression]
+
+    @property
+    def kept(self) -> RetentionBounds:
+        """Return what retention leaves of the topic."""
+        return RetentionBounds(self.retention_ms, self.retention_bytes)
 
 
 # What a topic gets whose creator says nothing.

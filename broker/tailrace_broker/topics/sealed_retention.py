@@ -20,6 +20,7 @@ from tailrace_broker.core.ring.sealed_retention import decider_of, decision
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RangeState, RingState
+from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics.clock_watch import CLOCKS_APART_SECONDS_MAX, Spawn
@@ -77,12 +78,12 @@ class SealedRetention:
         if state is None or mine is None:
             return
         emptied_s, self._emptied_s = self._emptied_s, {}
+        settings = {topic.id: topic.settings for topic in state.topics.values()}
+        start_of = partial(self._start_of, settings)
         for held in self._due(state):
             if decider_of(state, held) != mine.ordinal:
                 continue
-            command = decision(
-                state, held, mine, self._start_of, partial(self._may_leave, emptied_s)
-            )
+            command = decision(state, held, mine, start_of, partial(self._may_leave, emptied_s))
             others = others_heard(state, held, mine.ordinal)
             is_known = bool(others) or len(held.replicas) == 1
             if command is None or not is_known:
@@ -107,15 +108,16 @@ class SealedRetention:
         self._emptied_s[key] = emptied_s.get(key, now_s)
         return now_s - self._emptied_s[key] >= self._keep_seconds
 
-    def _start_of(self, key: LogKey) -> int | None:
-        """Where the settings of its topic have a log begin; None: it is not whole here.
+    def _start_of(self, settings: Mapping[UUID, TopicSettings], key: LogKey) -> int | None:
+        """Where these settings of its topic have a log begin; None: it is not whole here, or has
+        others still.
 
         At its end when nothing else of it is there: what is lost, as was accepted, keeps no
         partition.
         """
         hosted = self._hosted_of(key.topic_id)
         log = None if hosted is None else hosted.logs.get(key.partition)
-        if log is None or not is_whole(log):
+        if log is None or not is_whole(log) or log.settings != settings.get(key.topic_id):
             return None
         start = plan_of(log, self._now_us()).log_start or log.log_start
         return start if lacks_records(log) or _has_records(log, start) else log.log_end

@@ -25,7 +25,7 @@ from tailrace_broker.model.ring_state import (
     Slices,
     TopicState,
 )
-from tailrace_broker.model.topic import is_internal
+from tailrace_broker.model.topic import RetentionBounds, is_internal
 
 
 def decider_of(state: RingState, held: RangeState) -> int | None:
@@ -50,20 +50,23 @@ def decision(
 ) -> TrimSealed | None:
     """Return what the broker that decides for a sealed range proposes; None: nothing has moved.
 
-    `start_of`: where a log is to begin; None: it is not known, and its topic stays as it is.
+    `start_of`: where a log is to begin by the settings in the state; None: it is not known, and
+    its topic stays as it is.
     `may_leave`: of a partition without records, whether it has been so for long enough. Internal
     topics keep what they have until it is inherited. O(topics, partitions of the range).
     """
-    starts, own = {}, slices_in(state, held.id)
+    starts, kept, own = {}, {}, slices_in(state, held.id)
     for topic in state.topics.values():
         slices = own.get(topic.id)
         if slices is not None and not is_internal(topic.name):
             moved = _moved(topic, slices, start_of, may_leave)
             if moved is not None:
                 starts[topic.id] = moved
+                if topic.settings.kept != RetentionBounds():
+                    kept[topic.id] = topic.settings.kept
     if not starts and has_partitions(state, held.id):
         return None
-    return TrimSealed(held.id, mine.ordinal, mine.number, starts)
+    return TrimSealed(held.id, mine.ordinal, mine.number, starts, kept)
 
 
 def _moved(
@@ -109,6 +112,10 @@ def trim_sealed(state: RingState, command: TrimSealed) -> RingState | Refusal:
     for topic in state.topics.values():
         starts, slices = command.starts.get(topic.id), own.get(topic.id)
         if starts is None or slices is None:  # or it has none there any more
+            continue
+        if (
+            command.kept.get(topic.id, RetentionBounds()) != topic.settings.kept
+        ):  # altered meanwhile
             continue
         trimmed = _trimmed(state, topic, slices, starts)
         if isinstance(trimmed, Refusal):

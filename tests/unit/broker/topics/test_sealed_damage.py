@@ -185,7 +185,10 @@ def test_what_is_lost_at_the_end_keeps_no_sealed_log(
             for later_us, start in (0, 0 if kept_count else end), (61_000_000, end):
                 clock = partial(int, now_us + later_us)
                 made = SealedRetention(ring, lambda _: hosted, clock, keep_seconds=0)
-                assert made._start_of(LogKey(topic.topic_id, 0)) == start
+                settings, key = topic.settings, LogKey(topic.topic_id, 0)
+                assert made._start_of({topic.topic_id: settings}, key) == start
+                altered = replace(settings, retention_ms=None)  # not here yet
+                assert made._start_of({topic.topic_id: altered}, key) is None
             log = hosted.log_of(0)
             await log.trim(end)
             assert (log.log_start, log.log_end) == (end, 5)

@@ -51,7 +51,9 @@ class World:
         self.retention = SealedRetention(
             made, lambda _: None, lambda: NOW_US, keep_seconds=keep_seconds
         )
-        self.retention._start_of = lambda key: self.starts.get(key.partition)  # type: ignore[method-assign]
+        self.retention._start_of = (  # type: ignore[method-assign]
+            lambda settings, key: self.starts.get(key.partition)
+        )
 
     async def clock_of(self, ordinal: int) -> int:
         self.asked_clocks.append(ordinal)

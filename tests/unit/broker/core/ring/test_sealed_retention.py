@@ -16,6 +16,7 @@ from tailrace_broker.core.ring.copies import copies_to_drop, copies_to_make
 from tailrace_broker.core.ring.sealed_retention import decider_of, decision
 from tailrace_broker.core.ring.topics import slices_in, topic_of
 from tailrace_broker.model.commands import (
+    AlterTopic,
     Command,
     Completed,
     CreateTopic,
@@ -276,6 +277,19 @@ def test_two_parents_leave_one_after_the_other() -> None:
         state = left_after(state, trim(state, found.sealed_end, range_id=found.range_id))
         assert partitions(state)[child.partition].parents == child.parents
         assert parent not in partitions(state)
+
+
+def test_what_was_decided_by_an_earlier_retention_is_not_removed() -> None:
+    """It is proposed while clocks are compared, and may commit much later."""
+    state = done(grown(), AlterTopic("orders", {"retentionMs": 60_000}))
+    late = decided(state, lambda _: 50)
+    assert late is not None
+    assert late.kept == {state.topics["orders"].id: (60_000, None)}
+    altered = done(state, AlterTopic("orders", {"retentionMs": None}))
+
+    assert done(altered, late).topics == altered.topics
+    assert done(state, late).topics != state.topics
+    assert done(altered, trim(altered, 50, 50)).topics != altered.topics
 
 
 # --- internal topics ---
