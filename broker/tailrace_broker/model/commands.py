@@ -143,9 +143,13 @@ class RestoreTopic(_Command, frozen=True, tag="restore-topic"):
 
 
 class PurgeTopics(_Command, frozen=True, tag="purge-topics"):
-    """Forget these deleted topics: their data is gone, or about to be."""
+    """Forget these deleted topics: their data is gone, or about to be.
+
+    `deleted_us`: when each was deleted, as whoever asks has seen it; empty: whenever.
+    """
 
     topic_ids: tuple[UUID, ...]
+    deleted_us: tuple[int, ...] = ()
 
 
 # --- steps ---

@@ -6,7 +6,7 @@ out as well.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -39,7 +39,7 @@ from tailrace_broker.model.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from tailrace_broker.model.ring_state import Refusal, RingState
+from tailrace_broker.model.ring_state import DeletedTopic, Refusal, RingState
 from tailrace_broker.model.topic import NEW_TOPIC, Topic, TopicSettings, check_topic_name
 from tailrace_broker.model.trashed_topic import TrashedTopic
 from tailrace_broker.node.ring import RingNode
@@ -445,11 +445,11 @@ class Topics:
         state = self._ring.state
         if state is None or not self.is_ready:
             return None
-        gone = [key for key, each in state.deleted.items() if each.deleted_us <= before_us]
+        gone = [each for each in state.deleted.values() if each.deleted_us <= before_us]
         may_purge = self._ring.is_metadata_leader and not self._is_purging
         if gone and may_purge and self.is_time_sure():
             self._is_purging = True
-            self._spawn(self._forget_deleted(tuple(gone)))
+            self._spawn(self._forget_deleted(gone))
         return min((each.deleted_us for each in state.deleted.values()), default=None)
 
     def _on_full(self) -> None:
@@ -465,11 +465,14 @@ class Topics:
         if kept:
             self._is_purging = True
             oldest = min(kept, key=lambda each: each.deleted_us)
-            self._spawn(self._forget_deleted((oldest.topic.id,)))
+            self._spawn(self._forget_deleted([oldest]))
 
-    async def _forget_deleted(self, topic_ids: tuple[UUID, ...]) -> None:
+    async def _forget_deleted(self, gone: Sequence[DeletedTopic]) -> None:
+        command = PurgeTopics(
+            tuple(each.topic.id for each in gone), tuple(each.deleted_us for each in gone)
+        )
         try:
-            await self._ring.change(PurgeTopics(topic_ids))
+            await self._ring.change(command)
         except TailraceError as error:  # the next look tries again
             _log.warning("purge.failed", detail=error.detail)
         self._is_purging = False

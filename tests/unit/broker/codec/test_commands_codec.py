@@ -44,7 +44,7 @@ COMMANDS: list[Command] = [
     AlterTopic("orders", {"retentionMs": None, "flushMs": 5, "durability": "written"}, ONE),
     DeleteTopic("orders", 2**50, ONE),
     RestoreTopic(ONE, "again"),
-    PurgeTopics((ONE, TWO)),
+    PurgeTopics((ONE, TWO), (5, 2**50)),
     BeginStep("shrink", 4),
     Sealed(1, 2, 3, {ONE: (4, 5), TWO: ()}, (Replica(0, 1),)),
     AbortStep(5),

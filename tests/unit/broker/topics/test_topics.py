@@ -605,6 +605,23 @@ def test_no_deletion_is_old_while_clocks_of_brokers_differ(tmp_path: Path) -> No
     run(scenario)
 
 
+def test_what_is_purged_is_the_deletion_that_was_old(tmp_path: Path) -> None:
+    """Not a later one of a topic that was restored while the purge was on its way."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path, delete_retention_ms=HOUR_MS) as broker:
+            await broker.ring.change(CreateTopic("t", UUID(int=1), ONE))
+            await broker.ring.change(DeleteTopic("t", 1))
+            assert broker.ring.state is not None
+            old = broker.ring.state.deleted[UUID(int=1)]
+            await broker.ring.change(RestoreTopic(UUID(int=1)))
+            await broker.ring.change(DeleteTopic("t", 2))
+            await broker._topics._forget_deleted([old])
+            assert broker.ring.state.deleted[UUID(int=1)].deleted_us == 2
+
+    run(scenario)
+
+
 def test_a_start_purges_what_is_old_and_keeps_the_rest(tmp_path: Path) -> None:
     old = new_topic("old", ONE, UUID(int=1))
     new = new_topic("new", ONE, UUID(int=2))

@@ -143,6 +143,15 @@ def test_a_purged_topic_is_forgotten() -> None:
     assert done(state, create()).topics.keys() == {"orders"}
 
 
+def test_a_late_purge_leaves_a_topic_that_was_restored_and_deleted_again() -> None:
+    """It is asked for again and again until it is agreed on, and others go on meanwhile."""
+    purge = PurgeTopics((UUID(int=1), UUID(int=8)), (55, 55))
+    again = done(trashed(), RestoreTopic(UUID(int=1)), DeleteTopic("orders", 90))
+
+    assert done(again, purge).deleted[UUID(int=1)].deleted_us == 90
+    assert done(trashed(), purge).deleted == {}
+
+
 def test_a_topic_deleted_before_the_ring_changed_cannot_be_restored() -> None:
     """Nobody has reported where its partitions ended when their range was sealed."""
     state = done(with_topic(led(registered=1)), DeleteTopic("orders", 5))
