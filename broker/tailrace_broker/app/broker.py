@@ -240,11 +240,10 @@ class LocalBroker:
     async def lost_here(self, range_id: int) -> list[LostOffsets]:
         """What this broker lacks of a sealed range, as `topics.lost_here`. NotReadyError."""
         self._topics.check_ready()
-        state, resources = await self.ring.current(), self._resources
+        state, resources, local = await self.ring.current(), self._resources, self._topics.local
         assert resources is not None
-        return await lost_here(
-            state, range_id, self._topics.local.with_id, self._directory, resources
-        )
+        async with local.copies.stopped([range_id]):
+            return await lost_here(state, range_id, local.with_id, self._directory, resources)
 
     def _begin_forwarding(self, spawn: Spawn) -> None:
         settings, topics = self._settings, self._topics

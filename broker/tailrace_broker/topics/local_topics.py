@@ -7,7 +7,7 @@ logged, and tried again.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -34,7 +34,7 @@ from tailrace_broker.model.ring_state import (
     RingState,
     TopicState,
 )
-from tailrace_broker.model.topic import Topic, is_internal
+from tailrace_broker.model.topic import Partition, Topic, is_internal
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
@@ -422,7 +422,6 @@ class LocalTopics:
         self, state: RingState, found: TopicState, hosted: HostedTopic | None, replayed: Replayed
     ) -> HostedTopic:
         """The topic with the logs that belong here, and no others."""
-        assert self._resources is not None
         topic, ordinal = topic_of(state, found), self._directory.identity.ordinal
         logs: dict[int, LogOrError] = {}
         wanted, unwanted, reopened = [], [], set[LogKey]()
@@ -452,31 +451,39 @@ class LocalTopics:
         await self._close([*unwanted, *hosted.take_leaving()])
         self._healing.forget_found(reopened)
         await self._io.run(partial(remove_gone, self._directory, topic))
-        failure = await self._deleted.brought_back(topic)
-        for partition in wanted:
-            if failure is not None:
-                logs[partition.partition] = _of_partition(failure, topic, partition.partition)
-        if failure is None:
-            opened = await open_logs(
-                topic,
-                wanted,
-                self._directory,
-                self._resources,
-                self._roles,
-                replayed,
-                accepted_losses_in(state),
-            )
-            logs |= opened
-            for number, log in opened.items():
-                range_id = topic.at(number).range_id
-                if topic.at(number).is_sealed and lacks_records(log):
-                    self._healing.note_damage(LogKey(topic.topic_id, number), range_id)
-        self._alter(hosted, found, topic, list(logs.values()))
-        news = [logs[each.partition] for each in wanted]
-        is_living = found.id not in state.deleted
-        opened_logs = [each for each in news if isinstance(each, PartitionLog)]
-        self._keep(hosted, opened_logs, is_living=is_living)
+        async with self.copies.stopped({each.range_id for each in wanted if each.is_sealed}):
+            logs |= await self._opened(state, topic, wanted, replayed)
+            self._alter(hosted, found, topic, list(logs.values()))
+            news = [logs[each.partition] for each in wanted]
+            is_living = found.id not in state.deleted
+            opened_logs = [each for each in news if isinstance(each, PartitionLog)]
+            self._keep(hosted, opened_logs, is_living=is_living)
         return hosted
+
+    async def _opened(
+        self, state: RingState, topic: Topic, wanted: Sequence[Partition], replayed: Replayed
+    ) -> dict[int, LogOrError]:
+        """The logs of these partitions, or why they are not open."""
+        assert self._resources is not None
+        failure = await self._deleted.brought_back(topic)
+        if failure is not None:
+            return {
+                each.partition: _of_partition(failure, topic, each.partition) for each in wanted
+            }
+        opened = await open_logs(
+            topic,
+            wanted,
+            self._directory,
+            self._resources,
+            self._roles,
+            replayed,
+            accepted_losses_in(state),
+        )
+        for number, log in opened.items():
+            range_id = topic.at(number).range_id
+            if topic.at(number).is_sealed and lacks_records(log):
+                self._healing.note_damage(LogKey(topic.topic_id, number), range_id)
+        return opened
 
     def _keep(
         self, hosted: HostedTopic, opened: Iterable[PartitionLog], *, is_living: bool

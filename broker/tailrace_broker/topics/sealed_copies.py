@@ -7,8 +7,10 @@ under way: the next start goes on with what is on the disk.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +42,14 @@ from tailrace_broker.storage.log.range_role import RangeRole
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.hosted_topic import open_logs
-from tailrace_broker.topics.log_copy import CopySource, ReadBack, SealedAt, copy_log, reading_back
+from tailrace_broker.topics.log_copy import (
+    Copied,
+    CopySource,
+    ReadBack,
+    SealedAt,
+    copy_log,
+    reading_back,
+)
 from tailrace_broker.topics.set_aside_log import SetAsideLog
 
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.2, 30.0
@@ -76,6 +85,8 @@ class SealedCopies:
         self._task: asyncio.Task[None] | None = None
         # Logs that this process has found whole, with its number in their range then.
         self._whole: dict[LogKey, tuple[int, int]] = {}
+        self._kept_from = Counter[int]()  # ranges whose logs are not to be open here
+        self._open_in: _OpenIn | None = None
         ring.on_applied.append(lambda _, __: self._changed.set())
 
     def begin(self, resources: LogResources, source_of: SourceOf, spawn: Spawn) -> None:
@@ -88,6 +99,22 @@ class SealedCopies:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+    @asynccontextmanager
+    async def stopped(self, ranges: Collection[int]) -> AsyncIterator[None]:
+        """Meanwhile no log of these ranges is fetched: what is here of them is on the disk, and
+        nobody else opens it.
+        """
+        self._kept_from.update(ranges)
+        try:
+            is_open = self._open_in
+            if is_open is not None and is_open.range_id in ranges:
+                if is_open.copying is not None:
+                    is_open.copying.cancel()
+                await is_open.closed.wait()
+            yield
+        finally:
+            self._kept_from.subtract(ranges)
 
     def whole_log(self, key: LogKey) -> PartitionLog:
         """A sealed log of which this broker has a whole copy, for another. NoLeaderError."""
@@ -193,17 +220,43 @@ class SealedCopies:
         aside = self._set_aside(topic, partition)
         assert partition.sealed_end is not None
         sealed = SealedAt(partition.sealed_end, partition.epoch)
-        while True:
-            log = await self._open(topic, partition, lost)
-            try:
-                copied = await copy_log(log, source, sealed, read_back, aside.batches, _pause)
-                self.copied_bytes += copied.size_bytes
-                self._directory.damaged.unreset.discard(_key_of(topic, partition))
-            finally:
-                await log.close()
-            lost = copied.lost
-            if lost is None:
-                return
+        is_open = self._open_in = _OpenIn(partition.range_id, asyncio.Event())
+        try:
+            while True:
+                log = await self._open(topic, partition, lost)
+                try:
+                    copying = copy_log(log, source, sealed, read_back, aside.batches, _pause)
+                    copied = await self._unless_stopped(is_open, copying)
+                    self.copied_bytes += copied.size_bytes
+                    self._directory.damaged.unreset.discard(_key_of(topic, partition))
+                finally:
+                    await log.close()
+                lost = copied.lost
+                if lost is None:
+                    return
+        finally:
+            self._open_in = None
+            is_open.closed.set()
+
+    async def _unless_stopped(
+        self, is_open: "_OpenIn", copying: Coroutine[Any, Any, Copied]
+    ) -> Copied:
+        """What the copy gives. NotReadyError: somebody else needs the log."""
+        if self._kept_from[is_open.range_id]:
+            copying.close()
+            raise _stopped(is_open.range_id)
+        is_open.copying = task = asyncio.create_task(copying)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        finally:
+            is_open.copying = None
+        if task.cancelled():
+            raise _stopped(is_open.range_id)
+        return task.result()
 
     def _set_aside(self, topic: Topic, partition: Partition) -> SetAsideLog:
         assert self._resources is not None
@@ -224,6 +277,8 @@ class SealedCopies:
         """As a log that goes on, whatever is there of it; `lost`: behind these. TailraceError."""
         assert self._resources is not None
         key = _key_of(topic, partition)
+        if self._kept_from[partition.range_id]:
+            raise _stopped(partition.range_id)
         if self._log_of(key) is not None:
             raise NotReadyError("the log of the role before is not closed yet")
         path = self._directory.partition_path(*key)
@@ -259,6 +314,18 @@ class _Retry(NamedTuple):
     at_s: float
 
 
+@dataclass(slots=True)
+class _OpenIn:
+    """A log of this range is open to be fetched, until it is `closed`.
+
+    `copying`: what may be cancelled of that; None: nothing now.
+    """
+
+    range_id: int
+    closed: asyncio.Event
+    copying: asyncio.Task[Copied] | None = None
+
+
 class _CopyRoles:
     """Of logs that are copied: they take what is sent to them, and nobody reads them."""
 
@@ -271,6 +338,10 @@ class _CopyRoles:
             on_given_up=lambda _: None,
             prove=_lead_nothing,
         )
+
+
+def _stopped(range_id: int) -> NotReadyError:
+    return NotReadyError(f"what is here of range {range_id} is needed as it is")
 
 
 def _is_copied(topic: str, partition: int) -> TailraceError:

@@ -18,7 +18,9 @@ from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RangeState, RingState
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.log.damage_file import accepted_losses
+from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.topics import sealed_copies
+from tailrace_broker.topics.hosted_topic import open_logs
 from tailrace_broker.topics.log_copy import Compared, SourceEnds
 from tailrace_broker.topics.sealed_copies import SealedCopies
 from tests.support.ring.states import done, led, stepped, with_topic
@@ -220,6 +222,49 @@ def test_a_log_that_is_still_open_is_waited_for(
         await until(lambda: world.reached_count > 2)
         assert world.ring.asked == []
         world.open_logs.clear()
+        await until(lambda: completed(world))
+
+    scenario(tmp_path, monkeypatch, play)
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_a_log_that_somebody_needs_as_it_is_is_closed_and_fetched_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_opened: bool
+) -> None:
+    """A loss is accepted at a broker that is copying from one that does not answer any more."""
+    hangs, opened = asyncio.Event(), asyncio.Event()
+    closed: list[PartitionLog] = []
+    ends, close = EmptySource.ends, PartitionLog.close
+
+    async def ask(self: EmptySource) -> SourceEnds:
+        hangs.set()
+        if not closed:
+            await asyncio.Event().wait()
+        return await ends(self)
+
+    async def note_closed(self: PartitionLog) -> None:
+        await close(self)
+        closed.append(self)
+
+    async def open_late(*args: Any) -> Any:
+        opened.set()
+        if not is_opened:
+            await asyncio.sleep(0.02)
+        return await open_logs(*args)
+
+    monkeypatch.setattr(EmptySource, "ends", ask)
+    monkeypatch.setattr(PartitionLog, "close", note_closed)
+    monkeypatch.setattr(sealed_copies, "open_logs", open_late)
+
+    async def play(world: World) -> None:
+        held = held_in(world.ring.state)
+        await (hangs if is_opened else opened).wait()
+        async with world.copies.stopped([held.id + 99]):
+            assert not closed
+        async with world.copies.stopped([held.id]):
+            assert len(closed) == 1
+            await asyncio.sleep(0.02)
+            assert len(closed) == 1
         await until(lambda: completed(world))
 
     scenario(tmp_path, monkeypatch, play)

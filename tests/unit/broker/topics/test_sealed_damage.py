@@ -20,6 +20,7 @@ from tailrace_broker.net.api.read import _times_of_last
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.log.damage_file import record_loss
 from tailrace_broker.topics.lost_here import lost_here
+from tailrace_broker.topics.sealed_copies import _OpenIn
 from tailrace_broker.topics.sealed_retention import SealedRetention
 from tests.support.broker.brokers import started_broker
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
@@ -80,6 +81,26 @@ def test_damage_that_is_found_when_a_sealed_log_is_opened_again_is_noted(tmp_pat
             await local.reopen(topic.topic_id, 0)
             assert dict(local._healing._found) == {}
         assert noted == [LogKey(topic.topic_id, 0)]
+
+    asyncio.run(scenario())
+
+
+def test_a_sealed_log_is_opened_when_its_copy_is_closed(tmp_path: Path) -> None:
+    """A broker that is fetching a log may have to open it: its copy counts as whole suddenly."""
+
+    async def scenario() -> None:
+        topic, _ = await sealed_log(tmp_path)
+        async with started_broker(tmp_path) as broker:
+            local = broker._topics.local
+            is_open = local.copies._open_in = _OpenIn(0, asyncio.Event())
+            opening = asyncio.create_task(local.reopen(topic.topic_id, 0))
+            looking = asyncio.create_task(broker.lost_here(0))
+            await asyncio.sleep(0.05)
+            assert not opening.done()
+            assert not looking.done()
+            is_open.closed.set()
+            await opening
+            assert await looking == []
 
     asyncio.run(scenario())
 
