@@ -48,10 +48,14 @@ class Fence(_Command, frozen=True, tag="fence"):
 
 
 class Retire(_Command, frozen=True, tag="retire"):
-    """The broker leaves for good. Refused while a range names it."""
+    """The broker leaves for good. Refused while a range names it.
+
+    `registration`: its number, as whoever asks has seen it; None: whichever.
+    """
 
     ordinal: int
     accept_loss: bool = False
+    registration: int | None = None
 
 
 # --- ranges ---

@@ -97,6 +97,10 @@ def retire(state: RingState, command: Retire) -> RingState | Refusal:
     broker = state.brokers.get(command.ordinal)
     if broker is None:
         return Refusal("broker-not-found", f"broker {command.ordinal} has never registered")
+    if command.registration not in (None, broker.number):
+        return Refusal(
+            "stale-registration", f"broker {broker.ordinal} has registered again since; try again"
+        )
     if broker.ordinal < state.broker_count:
         return Refusal("in-the-ring", f"broker {broker.ordinal} is of the ring; shrink it first")
     if state.step is not None and broker.ordinal in participants(state.step, state):

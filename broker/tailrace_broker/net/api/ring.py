@@ -302,11 +302,18 @@ async def take_step(broker: Broker, call: Call) -> Response:
 async def retire_broker(broker: Broker, call: Call) -> Response:
     """The ring without a broker that holds nothing any more."""
     parameters: BrokerPath = call.parameters
-    wanted = parse_body(call.body, Retirement)
+    wanted, ordinal = parse_body(call.body, Retirement), parameters.broker
+    state = await broker.ring.current()
+    known = state.brokers.get(ordinal)
+    if ordinal >= state.broker_count and ordinal in broker.ring.view().voters:
+        raise StepNotTakenError(
+            f"broker {ordinal} still votes on the metadata, until others do", reason="votes"
+        )
+    number = None if known is None else known.number
     try:
-        await broker.ring.change(Retire(parameters.broker, wanted.accept_loss))
+        await broker.ring.change(Retire(ordinal, wanted.accept_loss, number))
     except RingRefusedError as error:
-        if error.refusal.reason not in ("holds-ranges", "step-open"):
+        if error.refusal.reason not in ("holds-ranges", "step-open", "stale-registration"):
             raise
         raise StepNotTakenError(error.detail, reason=error.refusal.reason) from None
     return json_response(_description(broker, broker.ring.state))

@@ -340,6 +340,16 @@ def test_a_new_disk_in_its_place_does_not_get_a_number_that_was_there() -> None:
     assert after.brokers[3].number == 3
 
 
+def test_a_late_retirement_does_not_take_who_has_come_since() -> None:
+    """It is asked for again and again until it is agreed on, and a new disk is another broker."""
+    state = done(founded(registered=1), Retire(3, registration=1))
+
+    state = done(state, Register(3, incarnation(3, 2), 1, (Start(start_id(3, 50), "disk"),), 1))
+
+    assert refusal_of(state, Retire(3, registration=1)) == "stale-registration"
+    assert 3 not in done(state, Retire(3, registration=2)).brokers
+
+
 def test_a_broker_of_the_ring_or_of_a_step_cannot_leave() -> None:
     assert refusal_of(led(), Retire(2)) == "in-the-ring"
     assert refusal_of(begin(led(registered=1)), Retire(3)) == "step-open"

@@ -1,6 +1,7 @@
 """What a broker answers about its ring, and what it does to it by hand."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -426,7 +427,7 @@ def test_a_broker_that_has_left_and_holds_nothing_goes() -> None:
     broker = broker_of(state)
 
     assert [each["ordinal"] for each in retire(broker, 3)["registrations"]] == [0, 1, 2]
-    assert broker.ring.asked == [Retire(3)]
+    assert broker.ring.asked == ["current", Retire(3, registration=1)]
 
 
 def test_a_broker_that_holds_copies_waits_for_others() -> None:
@@ -440,7 +441,23 @@ def test_a_broker_that_holds_copies_waits_for_others() -> None:
     assert (raised.value.retriable, raised.value.members) == (True, {"reason": "holds-ranges"})
     broker = broker_of(state)
     retire(broker, 3, acceptLoss=True)
-    assert broker.ring.asked == [Retire(3, accept_loss=True)]
+    assert broker.ring.asked == ["current", Retire(3, accept_loss=True, registration=1)]
+
+
+def test_a_broker_that_still_votes_does_not_go() -> None:
+    """Its process would end: should another voter lose its disk now, no majority would be left."""
+    state = replace(LED, brokers={**LED.brokers, 3: registration(3)})
+    broker = broker_of(state, dataclasses.replace(VIEW, voters=(0, 1, 3), next_voters=(0, 1)))
+    with pytest.raises(StepNotTakenError, match="still votes") as raised:
+        retire(broker, 3)
+
+    assert (raised.value.retriable, raised.value.members) == (True, {"reason": "votes"})
+    assert broker.ring.asked == ["current"]
+
+
+def test_a_broker_that_nobody_knows_does_not_go() -> None:
+    with pytest.raises(RingRefusedError, match="has never registered"):
+        retire(broker_of(LED), 7)
 
 
 def test_a_broker_of_the_ring_does_not_go() -> None:
