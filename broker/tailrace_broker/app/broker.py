@@ -238,7 +238,7 @@ class LocalBroker:
         return self._topics.local.copies.whole_log(LogKey(topic_id, partition))
 
     async def lost_here(self, range_id: int) -> list[LostOffsets]:
-        """What this broker lacks of a sealed range, as `topics.lost_here`. NotReadyError."""
+        """What this broker lacks of a range, as `topics.lost_here`. NotReadyError."""
         self._topics.check_ready()
         state, resources, local = await self.ring.current(), self._resources, self._topics.local
         assert resources is not None

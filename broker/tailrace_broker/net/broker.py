@@ -463,7 +463,7 @@ class Broker(Protocol):
         """Let a partition that has lost its end go on behind it. NothingLostError."""
 
     async def lost_here(self, range_id: int) -> Sequence[LostOffsets]:
-        """What this broker lacks of a sealed range. CorruptPartitionError, ReadFailedError."""
+        """What this broker lacks of a range, as `topics.lost_here`."""
 
     async def delete_topic(self, name: str) -> None:
         """Take the topic away; its data moves to the trash."""

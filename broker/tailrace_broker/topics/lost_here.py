@@ -1,7 +1,8 @@
-"""What this broker lacks of a sealed range, as a person sees it before the loss is accepted.
+"""What this broker lacks of a range, as a person sees it before the loss is accepted.
 
-Of a log that is open here what is known of its damage; of any other what a start would find on the
-disk, where nothing is changed.
+Of a range that takes events nobody can say it: all that is known is whether more was set aside. Of
+a sealed one: of a log that is open here what is known of its damage; of any other what a start
+would find on the disk, where nothing is changed.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,14 +33,14 @@ async def lost_here(
     directory: DataDirectory,
     resources: LogResources,
 ) -> list[LostOffsets]:
-    """By topic and partition, of topics that are not deleted.
+    """By topic and partition, of topics that are not deleted; nothing where no range is sealed.
 
     CorruptPartitionError, ReadFailedError: a log cannot be opened at all. RingRefusedError: what
     was set aside of one may hold what it lacks, and accepting the loss would remove it.
     """
     found: list[LostOffsets] = []
     owner = state.ranges.get(range_id)
-    if owner is None or not owner.is_sealed:
+    if owner is None:
         return found
     for known in state.topics.values():
         if not any(slices.range_id == range_id for slices in known.slices):
@@ -48,8 +49,10 @@ async def lost_here(
         for partition in topic.partitions:
             if partition.range_id == range_id:
                 log = log_in(hosted, partition.partition)
-                spans = await _spans(topic, partition, log, directory, resources)
-                if spans:
+                spans: Accepted = ()
+                if owner.is_sealed:
+                    spans = await _spans(topic, partition, log, directory, resources)
+                if spans or not owner.is_sealed:
                     _check_nothing_aside(directory.damaged, topic, partition)
                 found += (LostOffsets(known.id, partition.partition, *span) for span in spans)
     return found

@@ -70,14 +70,12 @@ async def accept_loss(broker: Broker, call: Call) -> Response:
         known = ", ".join(map(str, sorted(state.brokers)))
         raise refused("not-registered", f"no broker {wanted.broker} is registered; {known} are")
     command = AcceptLoss(found.id, found.epoch, wanted.broker, registration.number)
-    if found.is_sealed:
-        command = msgspec.structs.replace(
-            command, lost=await _lost_at(broker, found.id, wanted.broker)
-        )
+    if not found.is_sealed:
+        _check(state, command)
+    lost = await _lost_at(broker, found.id, wanted.broker)
+    command = msgspec.structs.replace(command, lost=lost)
     if parameters.dry_run:
-        outcome = range_commands.accept_loss(state, command)
-        if isinstance(outcome, Refusal):
-            raise RingRefusedError(outcome)
+        _check(state, command)
     else:
         await broker.ring.change(command)
         state = broker.ring.state or state
@@ -91,13 +89,21 @@ async def accept_loss(broker: Broker, call: Call) -> Response:
     )
 
 
+def _check(state: RingState, command: AcceptLoss) -> None:
+    """RingRefusedError: the ring would refuse it."""
+    outcome = range_commands.accept_loss(state, command)
+    if isinstance(outcome, Refusal):
+        raise RingRefusedError(outcome)
+
+
 async def report_lost(broker: Broker, call: Call) -> Response:
-    """Report to another broker what this one lacks of a sealed range."""
+    """Report to another broker what this one lacks of a range."""
     parameters: RangePath = call.parameters
     return json_response(await broker.lost_here(parameters.range))
 
 
 async def _lost_at(broker: Broker, range_id: int, ordinal: int) -> tuple[LostOffsets, ...]:
+    """What that broker lacks. RingRefusedError: it has set aside what may hold more."""
     if ordinal == broker.ordinal:
         return tuple(await broker.lost_here(range_id))
     request = ForwardedCall(0, f"/internal/lost/{range_id}".encode(), "")
@@ -124,7 +130,7 @@ LOST_ROUTE = Route(
     "GET",
     "/internal/lost/{range}",
     Listeners(0),
-    "What a broker lacks of a sealed range.",
+    "What a broker lacks of a range.",
     (AnswerForm(200, "By topic id and partition.", {}),),
     handle=report_lost,
     parameters=RangePath,

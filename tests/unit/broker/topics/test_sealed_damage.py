@@ -170,6 +170,23 @@ def test_what_a_broker_lacks_is_shown_and_given_up(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_what_was_set_aside_of_a_range_that_takes_events_is_in_the_way_of_a_loss(
+    tmp_path: Path,
+) -> None:
+    """A broker that leads what it has removes it, and it may be the last copy."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+            assert await broker.lost_here(0) == []
+            aside = tmp_path / "data" / str(topic.topic_id) / "0.damaged" / "log"
+            aside.mkdir(parents=True)
+            with pytest.raises(RingRefusedError, match=r"0\.damaged/log holds what was set aside"):
+                await broker.lost_here(0)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("kept_count", [0, 3])  # of the first segment
 @pytest.mark.parametrize("is_accepted", [True, False])
 def test_what_is_lost_at_the_end_keeps_no_sealed_log(

@@ -31,9 +31,11 @@ from tailrace_broker.model.errors import (
     SecretRequiredError,
     StepNotTakenError,
 )
+from tailrace_broker.model.forwarding import ForwardedCall
 from tailrace_broker.model.messages import Hint
 from tailrace_broker.model.ring_state import (
     EndedStep,
+    Refusal,
     Registration,
     Replica,
     RingState,
@@ -41,7 +43,7 @@ from tailrace_broker.model.ring_state import (
 )
 from tailrace_broker.model.topic import NEW_TOPIC
 from tailrace_broker.net.api import range_losses, ring, ring_history, ring_plan, status
-from tailrace_broker.net.broker import ClientView, RingView
+from tailrace_broker.net.broker import ClientView, LeaderAnswer, RingView
 from tailrace_broker.net.http.request import check_secret
 from tailrace_broker.net.http.router import Call, Response
 
@@ -154,7 +156,14 @@ def broker_of(state: RingState | None, view: RingView = VIEW) -> Any:
             times_ms=lambda step: (52, 41) if step == 7 else (None, None),
         ),
         replication_lags=lambda: {0: [FollowerLag(2, None, None), FollowerLag(1, 7, 40)]},
+        forward_call=nothing_lost,
     )
+
+
+async def nothing_lost(ordinal: int, call: ForwardedCall) -> LeaderAnswer:
+    """Answer `GET /internal/lost/{range}`."""
+    assert call.target.startswith(b"/internal/lost/")
+    return LeaderAnswer((b"[]",), "application/json", 200, {})
 
 
 def answer(
@@ -546,6 +555,20 @@ def test_a_dry_run_changes_nothing_and_says_what_the_ring_would_refuse() -> None
     assert (reported["leader"], reported["lost"], reported["dryRun"]) == (None, [], True)
     with pytest.raises(RingRefusedError):
         accept(broker_of(LED), 1, 1, dry_run=True)
+
+
+def test_a_broker_does_not_lead_while_it_keeps_what_it_had_set_aside() -> None:
+    """It would remove that, which may be the last copy."""
+
+    async def refuse(ordinal: int, call: ForwardedCall) -> LeaderAnswer:
+        raise RingRefusedError(Refusal("set-aside", "move it away first"))
+
+    broker = broker_of(lost_range())
+    broker.forward_call = refuse
+    for dry_run in (True, False):
+        with pytest.raises(RingRefusedError, match="move it away first"):
+            accept(broker, 1, 1, dry_run=dry_run)
+    assert broker.ring.asked == ["current"] * 2
 
 
 @pytest.mark.parametrize(
