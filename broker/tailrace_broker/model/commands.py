@@ -87,7 +87,7 @@ class AcceptLoss(_Command, frozen=True, tag="accept-loss"):
     """By hand: all ISR entries of the range are ghosts; this broker is to lead what it has.
 
     Of a sealed range nobody has a whole copy: what this broker has is one from now on. `lost`: what
-    it lacks.
+    it lacks; what the only copy of an open one lacks, which is led on.
     """
 
     range_id: int

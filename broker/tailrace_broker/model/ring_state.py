@@ -74,7 +74,7 @@ class Replica(NamedTuple):
 
 
 class LostOffsets(NamedTuple):
-    """Offsets `[first, end)` of a sealed partition that no copy has, as a person has accepted."""
+    """Offsets `[first, end)` of a partition that no copy has, as a person has accepted."""
 
     topic_id: UUID
     partition: int
@@ -90,8 +90,8 @@ class RangeState(msgspec.Struct, frozen=True, array_like=True):
     one that changes it. `complete`: of a sealed one the replicas whose copies are whole.
     `lossy_epochs`: those that began although committed records may be missing. `losses`: by
     ordinal how often a broker has found damage since it was registered, or had to begin a copy of
-    a sealed one again, or to hold none any more, where it has. `accepted`: what is lost of a
-    sealed one.
+    a sealed one again, or to hold none any more, where it has. `accepted`: what is lost of
+    it.
     """
 
     id: int

@@ -1,8 +1,8 @@
 """What this broker lacks of a range, as a person sees it before the loss is accepted.
 
-Of a range that takes events nobody can say it: all that is known is whether more was set aside. Of
-a sealed one: of a log that is open here what is known of its damage; of any other what a start
-would find on the disk, where nothing is changed.
+Of a log that is open here what is known of its damage; of any other of a sealed range what a start
+would find on the disk, where nothing is changed. Of a range that takes events and has other copies
+nobody can say it: all that is known is whether more was set aside.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ async def lost_here(
     directory: DataDirectory,
     resources: LogResources,
 ) -> list[LostOffsets]:
-    """By topic and partition, of topics that are not deleted; nothing where no range is sealed.
+    """By topic and partition, of topics that are not deleted; nothing where others may have it.
 
     CorruptPartitionError, ReadFailedError: a log cannot be opened at all. RingRefusedError: what
     was set aside of one may hold what it lacks, and accepting the loss would remove it.
@@ -52,6 +52,8 @@ async def lost_here(
                 spans: Accepted = ()
                 if owner.is_sealed:
                     spans = await _spans(topic, partition, log, directory, resources)
+                elif len(owner.replicas) == 1 and isinstance(log, PartitionLog):
+                    spans = _damages(log)
                 if spans or not owner.is_sealed:
                     _check_nothing_aside(directory.damaged, topic, partition)
                 found += (LostOffsets(known.id, partition.partition, *span) for span in spans)
@@ -81,10 +83,8 @@ async def _spans(
     end = partition.sealed_end
     assert end is not None, partition
     if isinstance(log, PartitionLog):
-        damages = [each for each in log.quarantined if not each.is_accepted]
-        lost = [(each.first_offset, each.end_offset) for each in damages]
         first = end if log.lost_end is None else log.lost_end.first_offset
-        return _joined([*lost, (first, end)])
+        return _joined([*_damages(log), (first, end)])
     read = partial(_read, topic, partition, directory, resources)
     recovered, accepted = await resources.io.run(read)
     lost = [
@@ -96,6 +96,12 @@ async def _spans(
     here = last.end_offset if recovered.lost_end is None else recovered.lost_end.first_offset
     missing = [*lost, (here, end)]
     return _joined([each for each in missing if not is_accepted(accepted, *each)])
+
+
+def _damages(log: PartitionLog) -> Accepted:
+    """What of it cannot be read, and nobody has given up."""
+    damages = (each for each in log.quarantined if not each.is_accepted)
+    return _joined([(each.first_offset, each.end_offset) for each in damages])
 
 
 def _read(

@@ -1,7 +1,8 @@
 """A sealed range of which no whole copy is left: a person accepts what is lost of it.
 
 The copy that is named counts as whole from then on, and the others are made from it: the offsets
-that it lacks are missing in all of them, and readers learn that this was accepted.
+that it lacks are missing in all of them, and readers learn that this was accepted. So they do of a
+range that takes events and has one copy, whose damage nobody can heal.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ from tailrace_broker.model.ring_state import (
 
 # What the ring keeps of a loss in words.
 _SHOWN_MAX = 10
+# Of a log that takes events.
+_NO_END = 2**63 - 1
 
 
 def accept_copy(
@@ -35,29 +38,32 @@ def accept_copy(
             "not-lost",
             f"broker {(others or whole)[0]} has all of range {held.id}, as far as it is known",
         )
-    bounds = dict(_bounds(state, held.id))
-    for each in lost:
-        first, end = bounds.get(LogKey(each.topic_id, each.partition), (0, 0))
-        if not first <= each.first < each.end <= end:
-            return Refusal(
-                "wrong-partitions",
-                f"offsets {each.first} to {each.end - 1} of partition {each.partition} are not of "
-                f"range {held.id}; see what is lost again",
-            )
+    refusal = _check_lost(state, held, lost)
+    if refusal is not None:
+        return refusal
     accepted = tuple(sorted({*held.accepted, *lost}))
     # What the others have said, or are about to, was of a copy that had more, or less.
     after = {each: held.losses.get(each, 0) + 1 for each in held.replicas if each != broker.ordinal}
     held = replace(
         held, complete=(broker.ordinal,), accepted=accepted, losses={**held.losses, **after}
     )
-    said = f"range {held.id}, sealed: what broker {broker.ordinal} has in registration "
-    text = f"{said}{broker.number}; lost: {_text(state, lost)}"
-    after_all = replace(
-        state,
-        ranges={**state.ranges, held.id: held},
-        accepted_losses=(*state.accepted_losses, text),
-    )
+    after_all = _with_loss(state, held, f"range {held.id}, sealed", broker, lost)
     return without_deleted(after_all, held.id)
+
+
+def accept_damage(
+    state: RingState, led: RangeState, broker: Registration, lost: Sequence[LostOffsets]
+) -> RingState | Refusal:
+    """What is `lost` of the only copy of a range that takes events is lost."""
+    if len(led.replicas) > 1:
+        return Refusal(
+            "not-lost", f"other brokers have copies of range {led.id}; damage is fetched from them"
+        )
+    refusal = _check_lost(state, led, lost)
+    if refusal is not None:
+        return refusal
+    led = replace(led, accepted=tuple(sorted({*led.accepted, *lost})))
+    return _with_loss(state, led, f"range {led.id}", broker, lost)
 
 
 def accepted_losses_in(state: RingState) -> dict[LogKey, tuple[tuple[int, int], ...]]:
@@ -78,10 +84,40 @@ def accepted_since(before: RingState, after: RingState) -> set[LogKey]:
     return {key for key, accepted in now.items() if known.get(key) != accepted}
 
 
+def _with_loss(
+    state: RingState,
+    after: RangeState,
+    where: str,
+    broker: Registration,
+    lost: Sequence[LostOffsets],
+) -> RingState:
+    said = f"{where}: what broker {broker.ordinal} has in registration {broker.number}"
+    return replace(
+        state,
+        ranges={**state.ranges, after.id: after},
+        accepted_losses=(*state.accepted_losses, f"{said}; lost: {_text(state, lost)}"),
+    )
+
+
+def _check_lost(state: RingState, owner: RangeState, lost: Sequence[LostOffsets]) -> Refusal | None:
+    """Refuse what is not of the range."""
+    bounds = dict(_bounds(state, owner.id))
+    for each in lost:
+        first, end = bounds.get(LogKey(each.topic_id, each.partition), (0, 0))
+        if not first <= each.first < each.end <= end:
+            return Refusal(
+                "wrong-partitions",
+                f"offsets {each.first} to {each.end - 1} of partition {each.partition} are not of "
+                f"range {owner.id}; see what is lost again",
+            )
+    return None
+
+
 def _bounds(state: RingState, range_id: int) -> Iterator[tuple[LogKey, tuple[int, int]]]:
-    """Of each log of the range where it began and where it was sealed."""
+    """Of each log of the range where it began, and where it was sealed if it was."""
     for topic_id, slices in slices_in(state, range_id).items():
-        pairs = zip(slices.firsts, slices.sealed_ends, strict=True)
+        ends = slices.sealed_ends or (_NO_END,) * len(slices.starts)
+        pairs = zip(slices.firsts, ends, strict=True)
         for partition, pair in enumerate(pairs, slices.first_partition):
             yield LogKey(topic_id, partition), pair
 

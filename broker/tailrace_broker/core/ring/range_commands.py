@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring.lost_copies import accept_copy
+from tailrace_broker.core.ring.lost_copies import accept_copy, accept_damage
 from tailrace_broker.core.ring.registrations import without_copy, worse
 from tailrace_broker.core.ring.step_commands import cancel_step
 from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Lead, Lost
@@ -72,7 +72,14 @@ def accept_loss(state: RingState, command: AcceptLoss) -> RingState | Refusal:
         )
     if led.is_sealed:
         return accept_copy(state, led, broker, command.lost)
+    if command.lost:
+        outcome = accept_damage(state, led, broker, command.lost)
+        if isinstance(outcome, Refusal):
+            return outcome
+        state, led = outcome, outcome.ranges[led.id]
     able = [each for each in led.isr if not each.is_ghost and not _is_fenced(state, each)]
+    if able and command.lost:
+        return state
     if able:
         return Refusal(
             "not-lost",

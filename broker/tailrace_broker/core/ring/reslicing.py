@@ -45,5 +45,5 @@ def ranges_to_slice(topic: TopicState) -> tuple[int, ...]:
 def _child(state: RingState, parent: RangeState) -> RangeState:
     return replace(
         parent, id=state.next_range_id, isr=(), epoch=0, version=0, leader=None,
-        lossy_epochs=(), losses={},
+        lossy_epochs=(), losses={}, accepted=(),
     )  # fmt: skip

@@ -38,7 +38,7 @@ class AcceptedLoss(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LostAnswer(msgspec.Struct, rename="camel", kw_only=True):
-    """Offsets of a sealed partition that are lost."""
+    """Offsets of a partition that are lost."""
 
     topic: str
     partition: int
@@ -51,7 +51,10 @@ class AcceptedRangeAnswer(RangeAnswer, rename="camel", kw_only=True):
 
     lost: Annotated[
         list[LostAnswer],
-        Meta(description="Of a sealed range what the broker lacks, of topics not deleted."),
+        Meta(
+            description="Of a sealed range, or the only copy, what the broker lacks, of topics not "
+            "deleted."
+        ),
     ]
     dry_run: bool
 
@@ -70,7 +73,7 @@ async def accept_loss(broker: Broker, call: Call) -> Response:
         known = ", ".join(map(str, sorted(state.brokers)))
         raise refused("not-registered", f"no broker {wanted.broker} is registered; {known} are")
     command = AcceptLoss(found.id, found.epoch, wanted.broker, registration.number)
-    if not found.is_sealed:
+    if not found.is_sealed and len(found.replicas) > 1:
         _check(state, command)
     lost = await _lost_at(broker, found.id, wanted.broker)
     command = msgspec.structs.replace(command, lost=lost)

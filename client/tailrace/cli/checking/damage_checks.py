@@ -98,4 +98,9 @@ def _remedy(partitions: Sequence[tuple[str, PartitionDetails]]) -> str:
         if each.state == "damaged" and each.high_watermark is not None:
             command = f"tailrace topic accept-loss {topic} {each.partition}"
             return f"{restore}; or go on without the records that are lost: {command}"
-    return restore
+    alone = (each for _, each in partitions if _quarantined(each) and len(each.isr) == 1)
+    found = next(alone, None)
+    if found is None:
+        return restore
+    command = f"tailrace ring accept-loss {found.range_id} --broker {found.leader}"
+    return f"{restore}; or give up the offsets of range {found.range_id}: {command}"

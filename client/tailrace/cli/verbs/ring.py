@@ -60,9 +60,9 @@ def found(*, brokers: int, output: str, url: str | None) -> None:
 def accept_loss(*, range_id: int, broker: int, dry_run: bool, output: str, url: str | None) -> None:
     """Let a broker lead a range of which no whole replica is left; others' events are lost.
 
-    Of a sealed range the broker's copy counts as whole, and others are made from it; with --dry-run
-    it only says what that copy lacks. Before it, try to bring back a broker that has the events:
-    `tailrace ring status` names them.
+    Of a sealed range the broker's copy counts as whole, and others are made from it; of one with a
+    single copy the damaged offsets are given up. With --dry-run it only says what is lost. Before
+    it, try to bring back a broker that has the events: `tailrace ring status` names them.
     """
     from tailrace.cli.lib.output import show
     from tailrace.values import to_document
@@ -75,9 +75,10 @@ def accept_loss(*, range_id: int, broker: int, dry_run: bool, output: str, url: 
 def accepted_text(accepted: "AcceptedLoss", broker: int) -> str:
     """Return the text that people read."""
     after, dry_run = accepted.range, accepted.dry_run
-    if after.state == "sealed":
+    is_sealed = after.state == "sealed"
+    if is_sealed or accepted.lost:
         said = "would give up what" if dry_run else "✓ what"
-        says = f"range {after.id}, sealed: {said} broker {broker} lacks"
+        says = f"range {after.id}{', sealed' * is_sealed}: {said} broker {broker} lacks"
         gone = "" if dry_run else " is given up"
         lost = [
             f"  {each.topic}, partition {each.partition}: offsets {each.first_offset} to "

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.core.node.events import Recovered
+from tailrace_broker.model.commands import AcceptLoss
 from tailrace_broker.model.damage import Loss
 from tailrace_broker.model.errors import CorruptPartitionError, RingRefusedError
 from tailrace_broker.model.replication import LogKey
@@ -166,6 +167,46 @@ def test_what_a_broker_lacks_is_shown_and_given_up(tmp_path: Path) -> None:
                     assert raised.value.members["accepted"]
                     assert raised.value.members["nextOffset"] == following
                 assert await broker.lost_here(0) == []
+
+    asyncio.run(scenario())
+
+
+def test_what_is_damaged_in_the_only_copy_is_given_up_while_it_takes_events(
+    tmp_path: Path,
+) -> None:
+    """Nobody else has it: readers go on behind it, and it is no news any more."""
+
+    async def scenario() -> None:
+        async with started_broker(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+            appends = Appends(broker.hosted("t").log_of(0))
+            for number in range(3):
+                await appends.batch([Random(number).randbytes(100_000)])
+        (segment,) = (tmp_path / "data" / str(topic.topic_id) / "0").glob("*.log")
+        position, _ = stored_batches(segment)[1]
+        flip(segment, position + 200, 0)
+        for is_accepted in False, True, True:
+            async with started_broker(tmp_path) as broker:
+                with pytest.raises(CorruptPartitionError) as raised:
+                    await broker.hosted("t").log_of(0).read(1, 1)
+                assert raised.value.members["accepted"] is is_accepted
+                assert broker.quarantined_count == int(not is_accepted)
+                lost = await broker.lost_here(0)
+                assert lost == ([] if is_accepted else lost_of(topic, (1, 2)))
+                if lost:
+                    state = broker.ring.state
+                    assert state is not None
+                    epoch, number = state.ranges[0].epoch, state.brokers[0].number
+                    await broker.ring.change(AcceptLoss(0, epoch, 0, number, tuple(lost)))
+                    await broker._topics.local.reached()
+                log = broker.hosted("t").log_of(0)
+                with pytest.raises(CorruptPartitionError) as raised:
+                    await log.read(1, 1)
+                assert raised.value.members["accepted"]
+                assert broker.quarantined_count == 0
+                end = log.log_end
+                await Appends(log).batch([b"0"])
+                assert log.log_end == end + 1
 
     asyncio.run(scenario())
 

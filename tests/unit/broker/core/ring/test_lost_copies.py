@@ -10,13 +10,15 @@ from tailrace_broker.core.ring.changes import changes
 from tailrace_broker.core.ring.lost_copies import accepted_losses_in, accepted_since
 from tailrace_broker.model.commands import (
     AcceptLoss,
+    AlterTopic,
     Completed,
     DeleteTopic,
     Fence,
+    Reslice,
     RestoreTopic,
 )
 from tailrace_broker.model.replication import LogKey
-from tailrace_broker.model.ring_state import LostOffsets, RangeState, RingState
+from tailrace_broker.model.ring_state import LostOffsets, RangeState, Replica, RingState
 from tests.support.ring.states import done, led, refusal_of, stepped, with_topic
 
 TOPIC_ID = UUID(bytes=b"orders".ljust(16))
@@ -129,3 +131,47 @@ def test_many_losses_are_not_all_named() -> None:
     after = done(state, accept(state, 1, *lost))
 
     assert after.accepted_losses[0].endswith("orders/0 offsets 18 to 18, and 2 more")
+
+
+def accept_open(state: RingState, range_id: int, *lost: LostOffsets) -> AcceptLoss:
+    led_range = state.ranges[range_id]
+    return AcceptLoss(range_id, led_range.epoch, led_range.natural_leader, 1, lost)
+
+
+def test_what_is_damaged_in_the_only_copy_is_given_up_and_its_leader_leads_on() -> None:
+    state = with_topic(led(1, factor=1))
+    after = done(state, accept_open(state, 0, LOST))
+    more = LostOffsets(TOPIC_ID, 0, 3, 2**40)
+
+    assert accepted_losses_in(after) == {LogKey(TOPIC_ID, 1): ((40, 50),)}
+    assert after.ranges[0] == replace(state.ranges[0], accepted=(LOST,))
+    assert after.accepted_losses == (
+        "range 0: what broker 0 has in registration 1; lost: orders/1 offsets 40 to 49",
+    )
+    assert done(after, accept_open(after, 0, more)).ranges[0].accepted == (more, LOST)
+    assert refusal_of(state, accept_open(state, 0)) == "not-lost"
+    foreign = LostOffsets(TOPIC_ID, 9, 3, 4)
+    assert refusal_of(state, accept_open(state, 0, foreign)) == "wrong-partitions"
+
+
+def test_what_is_damaged_in_one_of_several_copies_is_not_given_up() -> None:
+    state = with_topic(led(3))
+    assert refusal_of(state, accept_open(state, 0, LOST)) == "not-lost"
+
+
+def test_a_lost_only_copy_is_led_without_what_is_damaged_in_it() -> None:
+    state = with_topic(led(1, factor=1))
+    ghost = replace(state.ranges[0], isr=(Replica(0, 1, is_ghost=True, cause="disk"),), leader=None)
+    state = replace(state, ranges={0: ghost})
+    after = done(state, accept_open(state, 0, LOST)).ranges[0]
+
+    assert (after.epoch, after.leader, after.accepted) == (ghost.epoch + 1, Replica(0, 1), (LOST,))
+
+
+def test_what_follows_a_range_has_lost_nothing_of_it() -> None:
+    state = with_topic(led(1, factor=1))
+    wanted = AlterTopic("orders", {"partitionsPerRange": 3})
+    state = done(state, accept_open(state, 0, LOST), wanted, Reslice(0))
+
+    assert state.step is not None
+    assert [each.accepted for each in state.step.children] == [()]

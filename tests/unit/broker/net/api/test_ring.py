@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid5
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -35,6 +36,7 @@ from tailrace_broker.model.forwarding import ForwardedCall
 from tailrace_broker.model.messages import Hint
 from tailrace_broker.model.ring_state import (
     EndedStep,
+    LostOffsets,
     Refusal,
     Registration,
     Replica,
@@ -555,6 +557,25 @@ def test_a_dry_run_changes_nothing_and_says_what_the_ring_would_refuse() -> None
     assert (reported["leader"], reported["lost"], reported["dryRun"]) == (None, [], True)
     with pytest.raises(RingRefusedError):
         accept(broker_of(LED), 1, 1, dry_run=True)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_the_only_copy_lacks_is_given_up_and_it_is_led_on(*, dry_run: bool) -> None:
+    lost = LostOffsets(UUID(int=1), 5, 3, 9)
+
+    async def damaged(ordinal: int, call: ForwardedCall) -> LeaderAnswer:
+        assert (ordinal, call.target) == (1, b"/internal/lost/1")
+        return LeaderAnswer((msgspec.json.encode([lost]),), "application/json", 200, {})
+
+    broker = broker_of(LED)
+    broker.forward_call = damaged
+    reported = accept(broker, 1, 1, dry_run=dry_run)
+
+    assert broker.ring.asked[1:] == ([] if dry_run else [AcceptLoss(1, 1, 1, 1, (lost,))])
+    assert (reported["leader"], reported["epoch"]) == (1, 1)
+    assert reported["lost"] == [
+        {"topic": "t", "partition": 5, "firstOffset": 3, "lastOffset": 8},
+    ]
 
 
 def test_a_broker_does_not_lead_while_it_keeps_what_it_had_set_aside() -> None:

@@ -33,6 +33,11 @@ def damaged(number: int, high_watermark: int | None) -> tuple[str, PartitionDeta
         ),
         ([quarantined(1, *SPANS)], 'partition 1 of topic "t" (offsets 0-4 and 2 more)', ""),
         (
+            [("t", replace(quarantined(1, SPANS[1])[1], isr=(2,), leader=2, range_id=7))],
+            'partition 1 of topic "t" (offsets 10-14)',
+            "; or give up the offsets of range 7: tailrace ring accept-loss 7 --broker 2",
+        ),
+        (
             [damaged(2, 40)],
             'partition 2 of topic "t" (from offset 40 on)',
             "; or go on without the records that are lost: tailrace topic accept-loss t 2",

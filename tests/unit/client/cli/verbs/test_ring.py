@@ -150,6 +150,9 @@ def test_what_is_given_up_of_a_range_is_shown() -> None:
     assert accepted_text(accepted(True, state="sealed"), 1) == (
         "range 0, sealed: ✓ what broker 1 lacks is given up:\n  t, partition 3: offsets 5 to 9"
     )
+    assert accepted_text(accepted(True, dry_run=True), 1) == (
+        "range 0: would give up what broker 1 lacks:\n  t, partition 3: offsets 5 to 9"
+    )
     assert accepted_text(accepted(state="sealed", dry_run=True), 1) == (
         "range 0, sealed: would give up what broker 1 lacks:\n  nothing"
     )
