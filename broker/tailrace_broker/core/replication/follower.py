@@ -286,7 +286,7 @@ class RangeFollower:
             self._rules["follower.cut"] += 1
             if cut.is_reset:
                 ends.reset(cut.end, cut.epoch)
-                log.committed = cut.end
+                log.committed = log.log_start = cut.end
             ends.cut(cut.end)
             log.received = ends.written
             ends.under_way += 1

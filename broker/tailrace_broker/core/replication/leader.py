@@ -347,7 +347,7 @@ class RangeLeader:
             if log is None:
                 found.uncompared.add(each.log)
             else:
-                log.known_start = max(log.known_start, each.start)
+                log.learn_start(each)
                 effects += self._take_start(each.log, log)
                 cut = log.cut_of(each)
                 cuts.append(cut)

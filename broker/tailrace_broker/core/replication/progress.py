@@ -68,6 +68,12 @@ class LedLog:
         epoch = mine.epoch_before(end)
         return LogCut(theirs.log, end, epoch, is_reset, mine.high_watermark, mine.start)
 
+    def learn_start(self, theirs: LogStanding) -> None:
+        """Note where a follower's log starts, unless that is in a past that was given up."""
+        shared = self.cut_of(theirs)
+        if not shared.is_reset and theirs.start <= shared.end:
+            self.known_start = max(self.known_start, theirs.start)
+
     @property
     def caught_up_end(self) -> int:
         """What a replica must hold to be in sync."""

@@ -231,6 +231,22 @@ def test_a_log_that_starts_behind_the_cut_is_emptied() -> None:
     assert (replica.ends.start, replica.ends.written) == (2, 2)
 
 
+def test_a_log_that_is_emptied_begins_where_the_leaders_does() -> None:
+    """The loss of what was before was accepted: nobody has decided that the new records go."""
+    replica = Replicated(
+        start=3, base_epoch=4, high_watermark=4, written=4, flushed=4, epochs=[EpochStart(4, 3)]
+    )
+    replica.apply(lossy_epochs=(5,))
+    replica.hear(replica.cuts(replica.cut(0, 0, is_reset=True)))
+    replica.do(CutDone(KEY))
+    replica.hear(replica.batches(0, 2, previous_epoch=0))
+    replica.wrote(2, 2, first=0)
+
+    heads = (LogHead(KEY, 2, 0),)
+    assert replica.hear(Heartbeat(7, 5, replica.session, heads))[0] == Advanced(KEY, 2)
+    assert replica.ends.start == 0
+
+
 def test_an_empty_log_learns_the_epoch_before_it() -> None:
     replica = Replicated(written=0, flushed=0, epochs=[])
     replica.apply()

@@ -2,6 +2,7 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
+import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.core.replication.events import (
@@ -387,6 +388,22 @@ def test_a_follower_with_nothing_in_common_begins_anew() -> None:
     led = Range(written=8, flushed=8, epochs=[EpochStart(4, 0)])
 
     assert cut_of(led, LogStanding(KEY, 0, 2, (EpochStart(3, 0),))) == LogCut(KEY, 0, 0, True, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("written", "epochs"), [(0, []), (2, [EpochStart(4, 0)])], ids=["a new disk", "less of it"]
+)
+def test_the_log_start_of_a_past_that_was_given_up_is_not_taken(
+    written: int, epochs: list[EpochStart]
+) -> None:
+    """A loss was accepted; then a broker comes back that had more, of which retention left some."""
+    led = Range(isr=(A, B), written=written, flushed=written, epochs=epochs)
+    led.stand(B, LogStanding(KEY, 100, 200, (EpochStart(4, 100),)))
+    led.report(B, written, is_whole=True)
+    led.write()
+
+    assert led.report(B, written + 1) == [Advance(KEY, written + 1)]
+    assert led.ends.start == 0
 
 
 def test_the_log_start_that_a_follower_knows_is_kept() -> None:
