@@ -430,7 +430,7 @@ class LocalTopics:
             is_here = ordinal in copies_of(state.ranges[partition.range_id])
             key = LogKey(topic.topic_id, partition.partition)
             is_kept = is_here and key not in self._to_reopen
-            if key in self._to_reopen and partition.is_sealed:
+            if key in self._to_reopen:
                 reopened.add(key)
             self._to_reopen.discard(key)
             if is_kept and isinstance(old, PartitionLog | CorruptPartitionError):
