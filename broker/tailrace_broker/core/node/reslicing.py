@@ -1,7 +1,7 @@
 """The metadata's leader has ranges re-sliced, one after another, until all are as topics want.
 
 All that is to be done is in the replicated state (`core.ring.reslicing`), so another leader goes
-on. One that is cancelled is tried again after a pause that doubles.
+on. After one that is cancelled there is a pause that doubles; its range comes after the others.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,12 @@ class Reslicing:
         self._asked: Reslice | None = None
         self._asked_step = 0  # the number of the step that was asked for, or of a later one
         self._cancelled = 0  # in a row
+        self._last_cancelled = -1  # the range
         self._next_ms = 0
 
     def due(self, state: RingState, now_ms: int) -> Reslice | None:
-        """Return the re-slice to propose: of the first range that waits and can be sealed now.
+        """Return the re-slice to propose: of the first range that waits and can be sealed now,
+        from the one that was cancelled last on.
 
         O(topics) where topics have changed, else O(ranges that wait).
         """
@@ -37,7 +39,8 @@ class Reslicing:
         self._judge(state, waiting, now_ms)
         if now_ms < self._next_ms:
             return None
-        ready = (each for each in sorted(waiting) if not why_not_reslice(state, state.ranges[each]))
+        in_turn = sorted(waiting, key=lambda each: (each <= self._last_cancelled, each))
+        ready = (each for each in in_turn if not why_not_reslice(state, state.ranges[each]))
         first = next(ready, None)
         if first is None:
             return None
@@ -64,5 +67,6 @@ class Reslicing:
         if asked.range_id not in waiting:
             self._cancelled = 0
             return
+        self._last_cancelled = asked.range_id
         self._next_ms = now_ms + min(PAUSE_MS * 2**self._cancelled, PAUSE_MS_MAX)
         self._cancelled += 1

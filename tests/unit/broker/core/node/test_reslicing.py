@@ -53,20 +53,36 @@ def test_a_range_that_cannot_be_sealed_now_is_passed_over() -> None:
 
 def test_one_that_is_cancelled_is_tried_again_after_a_pause_that_doubles() -> None:
     reslicing, state, now_ms = Reslicing(), altered(), 0
-    for pause_ms in (PAUSE_MS, 2 * PAUSE_MS, 4 * PAUSE_MS):
-        assert reslicing.due(state, now_ms) == Reslice(0)
-        state = done(done(state, Reslice(0)), AbortStep(state.next_step))
+    for number, pause_ms in enumerate((PAUSE_MS, 2 * PAUSE_MS, 4 * PAUSE_MS)):
+        assert reslicing.due(state, now_ms) == Reslice(number)
+        state = done(done(state, Reslice(number)), AbortStep(state.next_step))
         assert reslicing.due(state, now_ms) is None
         now_ms += pause_ms - 1
         assert reslicing.due(state, now_ms) is None
         now_ms += 1
 
 
+def test_a_range_that_is_cancelled_each_time_keeps_no_other_waiting() -> None:
+    """A partition of it may be damaged, until a person decides."""
+    reslicing, state, now_ms, asked = Reslicing(), altered(), 0, []
+    for _ in range(4):
+        command = reslicing.due(state, now_ms)
+        assert command is not None
+        asked.append(command.range_id)
+        state = done(state, command)
+        ended = AbortStep(state.next_step - 1)
+        state = done(state, sealed(state, asked[-1]) if asked[-1] else ended)
+        assert reslicing.due(state, now_ms) is None or asked[-1]
+        now_ms += PAUSE_MS_MAX
+
+    assert asked == [0, 1, 2, 0]
+
+
 def test_a_pause_has_a_bound_and_ends_with_success() -> None:
     reslicing, state, now_ms = Reslicing(), altered(), 0
-    for _ in range(9):
-        assert reslicing.due(state, now_ms) == Reslice(0)
-        state = done(done(state, Reslice(0)), AbortStep(state.next_step))
+    for number in range(9):
+        assert reslicing.due(state, now_ms) == Reslice(number % 3)
+        state = done(done(state, Reslice(number % 3)), AbortStep(state.next_step))
         assert reslicing.due(state, now_ms) is None
         now_ms += PAUSE_MS_MAX
     assert reslicing.due(state, now_ms) == Reslice(0)
@@ -76,7 +92,7 @@ def test_a_pause_has_a_bound_and_ends_with_success() -> None:
 
     state = done(done(state, Reslice(1)), AbortStep(state.next_step))
     assert reslicing.due(state, now_ms) is None
-    assert reslicing.due(state, now_ms + PAUSE_MS) == Reslice(1)
+    assert reslicing.due(state, now_ms + PAUSE_MS) == Reslice(2)
 
 
 def test_a_topic_that_is_deleted_waits_for_nothing() -> None:
