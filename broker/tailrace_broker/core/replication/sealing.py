@@ -134,8 +134,8 @@ class Sealing:
         if counted is None:
             return False
         left = self._open_logs
-        while left and _is_whole(left[-1], counted, logs):
-            left.pop()
+        while left and (left[-1] not in step.logs or _is_whole(left[-1], counted, logs)):
+            left.pop()  # what was purged is not waited for
         if left:
             return False
         # Since then a replica may have come to count, or a log have gone.

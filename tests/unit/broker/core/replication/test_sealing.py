@@ -30,6 +30,7 @@ from tailrace_broker.model.commands import (
     AbortStep,
     DeleteTopic,
     Fence,
+    PurgeTopics,
     Sealed,
 )
 from tailrace_broker.model.replication import LogKey, LogReport, Reported, Run, Standing
@@ -189,6 +190,19 @@ def test_what_lies_in_the_trash_is_waited_for_and_not_named() -> None:
     assert isinstance(proposal, Propose)
     assert isinstance(proposal.command, Sealed)
     assert proposal.command.ends == {}
+
+
+def test_what_is_purged_meanwhile_is_not_waited_for() -> None:
+    led_ = Led()
+    led_.write()
+    assert led_.apply(GROWN) == [HOLD]
+    purged = done(GROWN, DeleteTopic("orders", 1), PurgeTopics((TOPIC.id,)))
+
+    led_.do(LogRemoved(KEY))
+    [proposed] = led_.apply(purged)
+    assert isinstance(proposed, Propose)
+    assert isinstance(proposed.command, Sealed)
+    assert proposed.command.ends == {}
 
 
 def test_appends_are_not_held_before_the_heirs_are_heard() -> None:
