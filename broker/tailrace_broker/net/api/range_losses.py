@@ -1,5 +1,6 @@
 """Accepts what a range has lost, so that it goes on (docs/operations.md)."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -9,13 +10,17 @@ from msgspec import Meta
 from tailrace_broker.core.ring import range_commands
 from tailrace_broker.core.ring.arithmetic import UNITS
 from tailrace_broker.model.commands import AcceptLoss
-from tailrace_broker.model.errors import RingRefusedError
+from tailrace_broker.model.errors import NoLeaderError, NotReadyError, RingRefusedError
 from tailrace_broker.model.forwarding import ForwardedCall
 from tailrace_broker.model.ring_state import LostOffsets, Refusal, RingState
 from tailrace_broker.net.api.ring import RangeAnswer, RangePath, range_answer, refused
 from tailrace_broker.net.api.topics import json_response, parse_body
 from tailrace_broker.net.broker import Broker, contents_of
 from tailrace_broker.net.http.router import AnswerForm, Call, Listeners, Response, Route
+
+# How long a broker is asked what it lacks: one that waits for its range is ready after 2 s.
+ASK_SECONDS = 5.0
+RETRY_SECONDS = 0.2
 
 
 class RangeLossParameters(RangePath, frozen=True):
@@ -106,7 +111,21 @@ async def report_lost(broker: Broker, call: Call) -> Response:
 
 
 async def _lost_at(broker: Broker, range_id: int, ordinal: int) -> tuple[LostOffsets, ...]:
-    """What that broker lacks. RingRefusedError: it has set aside what may hold more."""
+    """What that broker lacks, which may just have started. RingRefusedError: it has set aside what
+    may hold more.
+    """
+    loop = asyncio.get_running_loop()
+    late_s = loop.time() + ASK_SECONDS
+    while True:
+        try:
+            return await _ask_lost(broker, range_id, ordinal)
+        except (NoLeaderError, NotReadyError):
+            if loop.time() >= late_s:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _ask_lost(broker: Broker, range_id: int, ordinal: int) -> tuple[LostOffsets, ...]:
     if ordinal == broker.ordinal:
         return tuple(await broker.lost_here(range_id))
     request = ForwardedCall(0, f"/internal/lost/{range_id}".encode(), "")

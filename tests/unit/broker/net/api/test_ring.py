@@ -27,6 +27,7 @@ from tailrace_broker.model.commands import (
 )
 from tailrace_broker.model.errors import (
     InvalidParameterError,
+    NoLeaderError,
     NotReadyError,
     RingRefusedError,
     SecretRequiredError,
@@ -576,6 +577,31 @@ def test_what_the_only_copy_lacks_is_given_up_and_it_is_led_on(*, dry_run: bool)
     assert reported["lost"] == [
         {"topic": "t", "partition": 5, "firstOffset": 3, "lastOffset": 8},
     ]
+
+
+@pytest.mark.parametrize("seconds", [5.0, 0.0])
+def test_a_broker_that_is_about_to_be_ready_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    errors = [NotReadyError("recovering"), NoLeaderError("no link yet")]
+
+    async def start(range_id: int) -> list[LostOffsets]:
+        assert range_id == 0
+        if errors:
+            raise errors.pop(0)
+        return []
+
+    monkeypatch.setattr(range_losses, "ASK_SECONDS", seconds)
+    monkeypatch.setattr(range_losses, "RETRY_SECONDS", 0.001)
+    isr = (Replica(0, 1, is_ghost=True),)
+    ranges = {**LED.ranges, 0: replace(LED.ranges[0], leader=None, isr=isr)}
+    broker = broker_of(replace(LED, ranges=ranges))
+    broker.lost_here = start
+    if seconds:
+        assert accept(broker, 0, 0)["leader"] == 0
+        return
+    with pytest.raises(NotReadyError):
+        accept(broker, 0, 0)
 
 
 def test_a_broker_does_not_lead_while_it_keeps_what_it_had_set_aside() -> None:
