@@ -242,7 +242,7 @@ class LocalBroker:
         self._topics.check_ready()
         state, resources, local = await self.ring.current(), self._resources, self._topics.local
         assert resources is not None
-        async with local.copies.stopped([range_id]):
+        async with local.copies.stopped(lambda _, each: each.range_id == range_id):
             return await lost_here(state, range_id, local.with_id, self._directory, resources)
 
     def _begin_forwarding(self, spawn: Spawn) -> None:

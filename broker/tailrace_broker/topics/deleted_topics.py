@@ -7,6 +7,7 @@ logs of any other are closed, and its directory moves to the trash.
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -44,13 +45,16 @@ class DeletedTopics:
         io: IoThreads,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         now_us: Callable[[], int],
+        no_copies_of: Callable[[Topic], AbstractAsyncContextManager[None]],
     ) -> None:
+        """`no_copies_of`: meanwhile no log of the topic is copied; its directory moves."""
         self.kept: dict[UUID, HostedTopic] = {}
         self.on_buried: Callable[[], None] = lambda: None
         self._directory = directory
         self._io = io
         self._spawn = spawn
         self._now_us = now_us
+        self._no_copies_of = no_copies_of
         self._burials: dict[UUID, asyncio.Event] = {}
         self._to_bring_back: set[UUID] = set()
 
@@ -162,7 +166,8 @@ class DeletedTopics:
             for log in hosted.all_logs():
                 await log.close()
             if is_marked:
-                await run(partial(trash.bury, topic.topic_id))
+                async with self._no_copies_of(topic):
+                    await run(partial(trash.bury, topic.topic_id))
         finally:
             self._burials.pop(topic.topic_id).set()
         self.on_buried()
@@ -173,7 +178,8 @@ class DeletedTopics:
         for log in hosted.all_logs():
             await log.close()
         await self.buried(hosted.topic.topic_id)  # else its mark may come behind
-        await self._io.run(partial(self._directory.trash.discard, hosted.topic))
+        async with self._no_copies_of(hosted.topic):
+            await self._io.run(partial(self._directory.trash.discard, hosted.topic))
 
 
 def _gone(topic: Topic) -> TopicNotFoundError:

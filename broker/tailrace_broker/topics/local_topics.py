@@ -8,6 +8,7 @@ logged, and tried again.
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -104,7 +105,7 @@ class LocalTopics:
             url_of, self._lead_again, lambda range_id: self.replicas.prove_lead(range_id)
         )
         ordinal = directory.identity.ordinal
-        self._deleted = DeletedTopics(directory, io, spawn, now_us)
+        self._deleted = DeletedTopics(directory, io, spawn, now_us, self._no_copies_of)
         self._damaged = directory.damaged
         self._healing = Healing(ring, self._damaged, io, spawn)
         self.replicas = Replicas(
@@ -450,8 +451,14 @@ class LocalTopics:
             self._alter(hosted, found, topic, list(logs.values()))
         await self._close([*unwanted, *hosted.take_leaving()])
         self._healing.forget_found(reopened)
-        await self._io.run(partial(remove_gone, self._directory, topic))
-        async with self.copies.stopped({each.range_id for each in wanted if each.is_sealed}):
+        opening = {each.partition for each in wanted}
+
+        def needs(topic_id: UUID, each: Partition) -> bool:
+            is_gone = topic.find(each.partition) is None
+            return topic_id == topic.topic_id and (each.partition in opening or is_gone)
+
+        async with self.copies.stopped(needs):
+            await self._io.run(partial(remove_gone, self._directory, topic))
             logs |= await self._opened(state, topic, wanted, replayed)
             self._alter(hosted, found, topic, list(logs.values()))
             news = [logs[each.partition] for each in wanted]
@@ -459,6 +466,9 @@ class LocalTopics:
             opened_logs = [each for each in news if isinstance(each, PartitionLog)]
             self._keep(hosted, opened_logs, is_living=is_living)
         return hosted
+
+    def _no_copies_of(self, topic: Topic) -> AbstractAsyncContextManager[None]:
+        return self.copies.stopped(lambda topic_id, _: topic_id == topic.topic_id)
 
     async def _opened(
         self, state: RingState, topic: Topic, wanted: Sequence[Partition], replayed: Replayed

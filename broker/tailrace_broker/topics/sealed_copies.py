@@ -7,13 +7,13 @@ under way: the next start goes on with what is on the disk.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -43,7 +43,6 @@ from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.hosted_topic import open_logs
 from tailrace_broker.topics.log_copy import (
-    Copied,
     CopySource,
     ReadBack,
     SealedAt,
@@ -55,8 +54,11 @@ from tailrace_broker.topics.set_aside_log import SetAsideLog
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.2, 30.0
 PAUSE_SECONDS_MAX = 1.0
 
+T = TypeVar("T")
 # Makes the way to the copy of a log on another broker.
 SourceOf = Callable[[int, LogKey], CopySource]
+# Whether somebody needs the files of a topic's partition.
+Needs = Callable[[UUID, Partition], bool]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 _log = structlog.get_logger()
@@ -85,8 +87,8 @@ class SealedCopies:
         self._task: asyncio.Task[None] | None = None
         # Logs that this process has found whole, with its number in their range then.
         self._whole: dict[LogKey, tuple[int, int]] = {}
-        self._kept_from = Counter[int]()  # ranges whose logs are not to be open here
-        self._open_in: _OpenIn | None = None
+        self._needed: list[Needs] = []
+        self._copying: _Copying | None = None
         ring.on_applied.append(lambda _, __: self._changed.set())
 
     def begin(self, resources: LogResources, source_of: SourceOf, spawn: Spawn) -> None:
@@ -101,20 +103,18 @@ class SealedCopies:
             await asyncio.wait([self._task])
 
     @asynccontextmanager
-    async def stopped(self, ranges: Collection[int]) -> AsyncIterator[None]:
-        """Meanwhile no log of these ranges is fetched: what is here of them is on the disk, and
-        nobody else opens it.
-        """
-        self._kept_from.update(ranges)
+    async def stopped(self, needs: Needs) -> AsyncIterator[None]:
+        """Meanwhile no such log is fetched: its files may be read, opened, moved and removed."""
+        self._needed.append(needs)
         try:
-            is_open = self._open_in
-            if is_open is not None and is_open.range_id in ranges:
-                if is_open.copying is not None:
-                    is_open.copying.cancel()
-                await is_open.closed.wait()
+            copying = self._copying
+            if copying is not None and needs(copying.topic_id, copying.partition):
+                if copying.part is not None:
+                    copying.part.cancel()
+                await copying.closed.wait()
             yield
         finally:
-            self._kept_from.subtract(ranges)
+            self._needed.remove(needs)
 
     def whole_log(self, key: LogKey) -> PartitionLog:
         """A sealed log of which this broker has a whole copy, for another. NoLeaderError."""
@@ -158,7 +158,6 @@ class SealedCopies:
         number = held.replica_of(mine).number
         began_bytes = self.copied_bytes
         try:
-            await self._reached()
             while missing := self._missing(held, number):
                 for key in missing:
                     found = self._found(key)
@@ -216,36 +215,43 @@ class SealedCopies:
     ) -> None:
         """All of a log, over each of the source's losses. TailraceError, MsgspecError."""
         assert self._resources is not None
+        key = _key_of(topic, partition)
         lost: range | None = None
         aside = self._set_aside(topic, partition)
         assert partition.sealed_end is not None
         sealed = SealedAt(partition.sealed_end, partition.epoch)
-        is_open = self._open_in = _OpenIn(partition.range_id, asyncio.Event())
+        copying = self._copying = _Copying(topic.topic_id, partition, asyncio.Event())
         try:
+            await self._unless_stopped(copying, self._reached())  # its files are where they belong
+            if self._found(key) is None:
+                raise NotReadyError("the topic of the log that is copied was deleted")
             while True:
                 log = await self._open(topic, partition, lost)
                 try:
-                    copying = copy_log(log, source, sealed, read_back, aside.batches, _pause)
-                    copied = await self._unless_stopped(is_open, copying)
+                    part = copy_log(log, source, sealed, read_back, aside.batches, _pause)
+                    copied = await self._unless_stopped(copying, part)
                     self.copied_bytes += copied.size_bytes
-                    self._directory.damaged.unreset.discard(_key_of(topic, partition))
+                    self._directory.damaged.unreset.discard(key)
+                except BaseException:
+                    # What the disk has no space for is set aside. In the journal it would come to
+                    # the segments at any time, over what the log has there that is opened next.
+                    log.give_up(NotReadyError("the copy of the log was interrupted"))
+                    raise
                 finally:
                     await log.close()
                 lost = copied.lost
                 if lost is None:
                     return
         finally:
-            self._open_in = None
-            is_open.closed.set()
+            self._copying = None
+            copying.closed.set()
 
-    async def _unless_stopped(
-        self, is_open: "_OpenIn", copying: Coroutine[Any, Any, Copied]
-    ) -> Copied:
-        """What the copy gives. NotReadyError: somebody else needs the log."""
-        if self._kept_from[is_open.range_id]:
-            copying.close()
-            raise _stopped(is_open.range_id)
-        is_open.copying = task = asyncio.create_task(copying)
+    async def _unless_stopped(self, copying: "_Copying", part: Coroutine[Any, Any, T]) -> T:
+        """What this part of a copy gives. NotReadyError: somebody else needs the log."""
+        if self._is_needed(copying.topic_id, copying.partition):
+            part.close()
+            raise _stopped(copying.partition)
+        copying.part = task = asyncio.create_task(part)
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
@@ -253,10 +259,13 @@ class SealedCopies:
             await asyncio.wait([task])
             raise
         finally:
-            is_open.copying = None
+            copying.part = None
         if task.cancelled():
-            raise _stopped(is_open.range_id)
+            raise _stopped(copying.partition)
         return task.result()
+
+    def _is_needed(self, topic_id: UUID, partition: Partition) -> bool:
+        return any(needs(topic_id, partition) for needs in self._needed)
 
     def _set_aside(self, topic: Topic, partition: Partition) -> SetAsideLog:
         assert self._resources is not None
@@ -277,8 +286,8 @@ class SealedCopies:
         """As a log that goes on, whatever is there of it; `lost`: behind these. TailraceError."""
         assert self._resources is not None
         key = _key_of(topic, partition)
-        if self._kept_from[partition.range_id]:
-            raise _stopped(partition.range_id)
+        if self._is_needed(topic.topic_id, partition):
+            raise _stopped(partition)
         if self._log_of(key) is not None:
             raise NotReadyError("the log of the role before is not closed yet")
         path = self._directory.partition_path(*key)
@@ -315,15 +324,16 @@ class _Retry(NamedTuple):
 
 
 @dataclass(slots=True)
-class _OpenIn:
-    """A log of this range is open to be fetched, until it is `closed`.
+class _Copying:
+    """A log that may be open to be fetched, until it is `closed`.
 
-    `copying`: what may be cancelled of that; None: nothing now.
+    `part`: what may be cancelled of that; None: nothing now.
     """
 
-    range_id: int
+    topic_id: UUID
+    partition: Partition
     closed: asyncio.Event
-    copying: asyncio.Task[Copied] | None = None
+    part: asyncio.Task[Any] | None = None
 
 
 class _CopyRoles:
@@ -340,8 +350,8 @@ class _CopyRoles:
         )
 
 
-def _stopped(range_id: int) -> NotReadyError:
-    return NotReadyError(f"what is here of range {range_id} is needed as it is")
+def _stopped(partition: Partition) -> NotReadyError:
+    return NotReadyError(f"what is here of partition {partition.partition} is needed as it is")
 
 
 def _is_copied(topic: str, partition: int) -> TailraceError:

@@ -13,7 +13,8 @@ from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics import replica_cuts
 from tailrace_broker.topics.replica_cuts import ReplicaCuts
 from tests.support.storage.followers import Follower, follow, on_a_loop, stored_batch
-from tests.support.storage.storage import FaultyDisk, LogFiles, until
+from tests.support.storage.storage import FaultyDisk, LogFiles
+from tests.support.waits import until
 
 RETRY_SECONDS = 0.001
 

@@ -24,6 +24,8 @@ from tailrace_broker.topics.hosted_topic import open_logs
 from tailrace_broker.topics.log_copy import Compared, SourceEnds
 from tailrace_broker.topics.sealed_copies import SealedCopies
 from tests.support.ring.states import done, led, stepped, with_topic
+from tests.support.storage.batches import TOPIC_ID
+from tests.support.storage.followers import stored_batch
 from tests.support.storage.storage import LogFiles, open_engine_on
 from tests.support.waits import until
 
@@ -155,7 +157,7 @@ def test_a_range_is_completed_when_all_its_logs_are_whole(
         held = held_in(world.ring.state)
         assert world.ring.asked == [Completed(held.id, ORDINAL, 1, 0)]
         assert world.asked == [0, 0]  # two partitions
-        assert world.reached_count == 1
+        assert world.reached_count == 2
 
     scenario(tmp_path, monkeypatch, play)
 
@@ -259,9 +261,9 @@ def test_a_log_that_somebody_needs_as_it_is_is_closed_and_fetched_later(
     async def play(world: World) -> None:
         held = held_in(world.ring.state)
         await (hangs if is_opened else opened).wait()
-        async with world.copies.stopped([held.id + 99]):
+        async with world.copies.stopped(lambda _, each: each.range_id != held.id):
             assert not closed
-        async with world.copies.stopped([held.id]):
+        async with world.copies.stopped(lambda _, each: each.range_id == held.id):
             assert len(closed) == 1
             await asyncio.sleep(0.02)
             assert len(closed) == 1
@@ -361,6 +363,45 @@ def test_what_the_source_has_lost_is_recorded_and_passed_over(
         for partition, end in enumerate((100, 101)):
             path = tmp_path / str(topic.id) / str(partition)
             assert accepted_losses(path) == [(0, end)]
+
+    scenario(tmp_path, monkeypatch, play)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_copy_leaves_files_that_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_deleted: bool
+) -> None:
+    """Else a directory comes behind the one that was moved, and a restored topic cannot return."""
+
+    is_read, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def ends(self: EmptySource) -> SourceEnds:
+        self._asked.append(self._ordinal)
+        return SourceEnds(0, self._end)
+
+    async def read(self: EmptySource, offset: int) -> Sequence[StoredBatch]:
+        is_read.set()
+        await may_go_on.wait()
+        return [stored_batch([b"%d" % each for each in range(100)], 0)]
+
+    for method in (ends, read):
+        monkeypatch.setattr(EmptySource, method.__name__, method)
+
+    async def play(world: World) -> None:
+        [topic] = world.ring.state.topics.values()
+        path = tmp_path / str(topic.id)
+        await is_read.wait()
+        async with world.copies.stopped(lambda topic_id, _: topic_id == TOPIC_ID):
+            assert len(world.asked) == 1  # it is another topic
+        async with world.copies.stopped(lambda topic_id, _: topic_id == topic.id):
+            assert not path.exists()  # nothing is written before something was read
+            if is_deleted:
+                world.ring.show(done(world.ring.state, DeleteTopic("orders", 1)))
+            may_go_on.set()
+            await asyncio.sleep(0.02)
+            assert not path.exists()
+        await until(lambda: completed(world) if is_deleted else path.exists())
+        assert path.exists() is not is_deleted
 
     scenario(tmp_path, monkeypatch, play)
 

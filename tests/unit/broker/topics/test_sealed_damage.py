@@ -21,7 +21,7 @@ from tailrace_broker.net.api.read import _times_of_last
 from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.log.damage_file import record_loss
 from tailrace_broker.topics.lost_here import lost_here
-from tailrace_broker.topics.sealed_copies import _OpenIn
+from tailrace_broker.topics.sealed_copies import _Copying
 from tailrace_broker.topics.sealed_retention import SealedRetention
 from tests.support.broker.brokers import started_broker
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
@@ -93,13 +93,14 @@ def test_a_sealed_log_is_opened_when_its_copy_is_closed(tmp_path: Path) -> None:
         topic, _ = await sealed_log(tmp_path)
         async with started_broker(tmp_path) as broker:
             local = broker._topics.local
-            is_open = local.copies._open_in = _OpenIn(0, asyncio.Event())
+            closed = asyncio.Event()
+            local.copies._copying = _Copying(topic.topic_id, topic.partitions[0], closed)
             opening = asyncio.create_task(local.reopen(topic.topic_id, 0))
             looking = asyncio.create_task(broker.lost_here(0))
             await asyncio.sleep(0.05)
             assert not opening.done()
             assert not looking.done()
-            is_open.closed.set()
+            closed.set()
             await opening
             assert await looking == []
 
