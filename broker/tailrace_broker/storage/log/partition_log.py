@@ -527,8 +527,7 @@ class PartitionLog:
     async def _read_from_disk(
         self, offset: int, max_bytes: int, end_offset: int, reading: Reading
     ) -> list[StoredBatch]:
-        lost = self._resources.quarantine.loss_error(self, offset)
-        if lost is not None:
+        if (lost := self._resources.quarantine.loss_error(self, offset)) is not None:
             raise lost
         self._resources.counters.log_disk_reads += 1
         state = self.segments[
@@ -548,6 +547,8 @@ class PartitionLog:
             return await self._blocking(read, state, offset, reading.io)
         except ReadFailedError as error:
             self._check_range(offset)  # retention may have removed the segment meanwhile
+            if offset >= state.end_offset or state not in self.segments:  # a cut is under way
+                raise self._out_of_range(offset) from error
             self._resources.quarantine.unreadable(self, error)
             raise
 

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,17 @@ from tailrace_broker.model.append_outcome import (
     MisfitReason,
 )
 from tailrace_broker.model.damage import Loss, RecordedDamage
-from tailrace_broker.model.errors import DiskFullError, StorageFailedError
+from tailrace_broker.model.errors import (
+    DiskFullError,
+    OffsetOutOfRangeError,
+    StorageFailedError,
+)
 from tailrace_broker.storage.inspection.logs import check_log
 from tailrace_broker.storage.log.damage_file import load_damage, save_damage
 from tailrace_broker.storage.log.recovery import LogEvidence
 from tailrace_broker.storage.log.rescued_tail import RESCUED, load_rescued, save_rescued
 from tailrace_broker.storage.segments import cut as segments_cut
+from tailrace_broker.storage.segments.writer import LogPlace
 from tests.support.storage.batches import PARTITION, TOPIC_ID
 from tests.support.storage.followers import Follower, follow, stored_batch
 from tests.support.storage.storage import FaultyDisk, LogFiles, read_all, values_in
@@ -384,3 +390,38 @@ def test_a_cut_takes_no_entry_of_the_index_behind_it(files: LogFiles) -> None:
     assert state.largest_timestamp_us == found.largest_timestamp_us
     assert state.position == found.position
     assert errno.EIO
+
+
+async def test_a_read_of_what_a_cut_has_just_removed_finds_no_damage(
+    files: LogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader reads it for a follower when another one comes, and cuts its log."""
+    removed, may_end = threading.Event(), threading.Event()
+    synced = os.fsync
+
+    def fsync(fd: int) -> None:
+        if not files.segment(5).exists():
+            removed.set()
+            assert may_end.wait(10)
+        synced(fd)
+
+    async with follow(files, segment_bytes=1, cache_bytes=1) as engine:
+        follower, found = Follower(engine.logs[0]), list[LogPlace]()
+        log = follower.log
+        engine.resources.quarantine.on_found = found.append
+        for offset in (0, 5, 10):
+            await follower.write(large(offset))
+        segments, state = log.segments, log.segments[1]
+        monkeypatch.setattr(os, "fsync", fsync)
+        cut = follower.begin_cut(5, 7)
+        assert await asyncio.to_thread(removed.wait, 10)
+        for known in (segments[1], state):
+            segments[1:] = [known]  # as a read found it that has begun now, or before
+            reading = asyncio.create_task(log.read_written(7, 1))
+            await asyncio.sleep(0)
+            segments[1:] = [segments[0].follow_on(5)]
+            with pytest.raises(OffsetOutOfRangeError):
+                await reading
+        may_end.set()
+        assert await cut == LogIsCut(5)
+        assert found == []
