@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from tailrace.wire import BATCH_CONTENT_TYPE
-from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.groups.remote_log import Fetched, Wanted
 from tailrace_broker.model.errors import NoLeaderError, NotLeaderError, NotReadyError
 from tailrace_broker.model.forwarding import ForwardedCall
@@ -38,7 +37,7 @@ def _other_copies(broker: Broker, range_id: int, leader: int) -> Sequence[int]:
     """Other brokers that have all of a range, if it is sealed."""
     state = broker.ring.state
     owner = None if state is None else state.ranges.get(range_id)
-    copies = () if owner is None or not owner.is_sealed else copies_of(owner)
+    copies = () if owner is None or not owner.is_sealed else owner.holders
     return [each for each in copies if each not in (leader, broker.ordinal)]
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import structlog
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.errors import CorruptBatchError, NotReadyError
 from tailrace_broker.model.ring_state import RingState, TopicState
@@ -58,7 +57,7 @@ def follow(
         new, log = topic.find(old.partition), hosted.logs.get(old.partition)
         if new is None or not new.is_sealed or old.is_sealed:
             continue
-        if ordinal in copies_of(state.ranges[new.range_id]) and isinstance(log, PartitionLog):
+        if ordinal in state.ranges[new.range_id].holders and isinstance(log, PartitionLog):
             _seal(hosted, log, new, on_damaged)
 
 

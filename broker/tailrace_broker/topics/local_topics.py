@@ -18,7 +18,6 @@ import structlog
 
 from tailrace_broker.core.node.events import Recovered
 from tailrace_broker.core.ring.lost_copies import accepted_losses_in, accepted_since
-from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.memory.read_memory import ReadMemory
 from tailrace_broker.model.errors import (
@@ -428,7 +427,7 @@ class LocalTopics:
         wanted, unwanted, reopened = [], [], set[LogKey]()
         for partition in topic.partitions:
             old = log_in(hosted, partition.partition)
-            is_here = ordinal in copies_of(state.ranges[partition.range_id])
+            is_here = ordinal in state.ranges[partition.range_id].holders
             key = LogKey(topic.topic_id, partition.partition)
             is_kept = is_here and key not in self._to_reopen
             if key in self._to_reopen:

@@ -21,6 +21,7 @@ from tailrace_broker.storage.log.damage_file import accepted_losses
 from tailrace_broker.storage.log.damaged_logs import DamagedLogs
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.recovery import LogEvidence, RecoveredLog, recover_with
+from tailrace_broker.storage.log.rescued_tail import load_rescued
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.hosted_topic import HostedTopic, LogOrError, log_in
@@ -92,7 +93,7 @@ async def _spans(
         for each in (*recovered.damages, *recovered.losses)
         if each.end_offset > recovered.start.log_start
     ]
-    last = recovered.segments[-1]
+    last = (recovered.pending or recovered.segments)[-1]
     here = last.end_offset if recovered.lost_end is None else recovered.lost_end.first_offset
     missing = [*lost, (here, end)]
     return _joined([each for each in missing if not is_accepted(accepted, *each)])
@@ -113,6 +114,7 @@ def _read(
     evidence = LogEvidence(
         partition.first_offset,
         directory.inventory.newest_segment(topic.topic_id, partition.partition),
+        load_rescued(path),
         exact_end=partition.sealed_end,
     )
     repairs = NotedRepairs()

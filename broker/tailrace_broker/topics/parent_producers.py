@@ -12,7 +12,6 @@ from tailrace_broker.codec.producers import Checkpoint, decode_checkpoint, encod
 from tailrace_broker.core.log.parent_windows import AncestorWindows, ParentWindows
 from tailrace_broker.core.log.producers import WindowLimits
 from tailrace_broker.core.ring.origins import masks_between
-from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.model.damage import given_up
 from tailrace_broker.model.errors import (
     CorruptBatchError,
@@ -118,7 +117,7 @@ class ParentProducers:
         owner = None if state is None or found is None else state.ranges.get(found.range_id)
         if state is None or owner is None:
             return []
-        there = [each for each in copies_of(owner) if each in state.brokers]
+        there = [each for each in owner.holders if each in state.brokers]
         return sorted(
             (each for each in there if each != self._ordinal),
             key=lambda each: state.brokers[each].is_fenced,

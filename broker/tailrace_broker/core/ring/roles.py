@@ -29,11 +29,6 @@ def roles(state: RingState, mine: Registration | None) -> dict[int, Role]:
     return {range_id: _role(state, owner, mine) for range_id, owner in state.ranges.items()}
 
 
-def copies_of(owner: RangeState) -> tuple[int, ...]:
-    """The brokers that have logs of the range: its holders, or all that are to be when none is."""
-    return owner.holders or owner.replicas
-
-
 def is_elsewhere(owner: RangeState, ordinal: int) -> bool:
     """Other brokers have what this one, a replica, has said to have of the range, or is to have."""
     return ordinal in owner.replicas and owner.holders != (ordinal,)
@@ -58,8 +53,11 @@ def _role(state: RingState, owner: RangeState, mine: Registration | None) -> Rol
 
 
 def reader_of(state: RingState, owner: RangeState, ordinal: int | None) -> int | None:
-    """A broker with a whole copy of a sealed range: this one if it has one, else one that lives."""
-    copies = copies_of(owner)
+    """A broker with a whole copy of a sealed range: this one if it has one, else one that lives.
+
+    None: nobody has, and what is there may be too little, or what was never committed.
+    """
+    copies = owner.holders
     if ordinal in copies:
         return ordinal
     living = (each for each in copies if each in state.brokers)

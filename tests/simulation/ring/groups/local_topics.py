@@ -7,7 +7,6 @@ from uuid import UUID
 import msgspec
 
 from tailrace_broker.core.replication.log_ends import LogEnds
-from tailrace_broker.core.ring.roles import copies_of
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.commands import CreateTopic
 from tailrace_broker.model.errors import NotReadyError, TopicNotFoundError
@@ -160,7 +159,7 @@ class LocalTopics:
         """A whole copy, as it is on the disk."""
         assert self._state is not None
         log = self._host.logs.get(key)
-        copies = copies_of(self._state.ranges[partition.range_id])
+        copies = self._state.ranges[partition.range_id].holders
         if log is None or self._host.ordinal not in copies:
             return None
         end = partition.sealed_end

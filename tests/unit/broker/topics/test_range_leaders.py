@@ -94,7 +94,7 @@ def test_a_process_that_is_not_registered_leads_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("complete", "replicas", "reader"),
-    [((0, 1), (0, 1), 0), ((1,), (0, 1), 1), ((), (1, 0), 0), ((), (), None)],
+    [((0, 1), (0, 1), 0), ((1,), (0, 1), 1), ((), (1, 0), None), ((), (), None)],
 )
 def test_a_sealed_partition_is_read_from_a_whole_copy(
     complete: tuple[int, ...], replicas: tuple[int, ...], reader: int | None

@@ -9,17 +9,21 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from tailrace.wire import INVENTORY_FILE
 from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.core.node.events import Recovered
 from tailrace_broker.model.commands import AcceptLoss
 from tailrace_broker.model.damage import Loss
-from tailrace_broker.model.errors import CorruptPartitionError, RingRefusedError
+from tailrace_broker.model.errors import CorruptPartitionError, NoLeaderError, RingRefusedError
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import LostOffsets
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.net.api.read import _times_of_last
 from tailrace_broker.node.ring import RingNode
+from tailrace_broker.storage.data_directory import load_inventory
+from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.log.damage_file import record_loss
+from tailrace_broker.storage.log.rescued_tail import save_rescued
 from tailrace_broker.topics.lost_here import lost_here
 from tailrace_broker.topics.sealed_copies import _Copying
 from tailrace_broker.topics.sealed_retention import SealedRetention
@@ -109,6 +113,13 @@ def test_a_sealed_log_is_opened_when_its_copy_is_closed(tmp_path: Path) -> None:
 
 def lost_of(topic: Topic, *spans: tuple[int, int]) -> list[LostOffsets]:
     return [LostOffsets(topic.topic_id, 0, *span) for span in spans]
+
+
+def put_copies(root: Path, **copies: tuple[int, ...]) -> None:
+    """Who is to have range 0, and who has it, as the ring has it."""
+    state = ring_state_on(root)
+    held = replace(state.ranges[0], **copies)
+    put_ring_state(root, replace(state, ranges={**state.ranges, 0: held}))
 
 
 async def lost_on_disk(broker: LocalBroker) -> list[LostOffsets]:
@@ -228,6 +239,35 @@ def test_what_was_set_aside_of_a_range_that_takes_events_is_in_the_way_of_a_loss
             aside.mkdir(parents=True)
             with pytest.raises(RingRefusedError, match=r"0\.damaged/log holds what was set aside"):
                 await broker.lost_here(0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_set_aside", [True, False], ids=["in the journal", "in the segment"])
+def test_what_is_no_whole_copy_is_not_read_before_a_person_accepts_it(
+    tmp_path: Path, *, is_set_aside: bool
+) -> None:
+    """It may end with what was never committed: its leader was cut off when it wrote that."""
+
+    async def scenario() -> None:
+        topic, segment = await sealed_log(tmp_path)
+        put_copies(tmp_path, replicas=(0, 1), complete=())
+        if is_set_aside:  # as of a broker that was killed
+            (_, header), *_ = stored_batches(segment)
+            save_rescued(segment.parent, [segment.read_bytes()[: header.batch_bytes]])
+            segment.unlink()
+            data = tmp_path / "data"
+            inventory = Inventory(data / INVENTORY_FILE, load_inventory(data))
+            inventory.cut_segments(topic.topic_id, 0, None)
+        async with started_broker(tmp_path) as broker:
+            with pytest.raises(NoLeaderError):
+                broker.hosted("t").log_of(0)
+            assert await broker.lost_here(0) == []
+        put_copies(tmp_path, complete=(0,))
+        async with started_broker(tmp_path) as broker:
+            log = broker.hosted("t").log_of(0)
+            assert (log.lost_end, log.high_watermark) == (None, 1)
+            assert len(await log.read(0, 1)) == 1
 
     asyncio.run(scenario())
 

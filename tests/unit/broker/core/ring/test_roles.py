@@ -7,7 +7,6 @@ from tailrace_broker.core.ring.roles import (
     Following,
     Leading,
     Role,
-    copies_of,
     is_replicated,
     reader_of,
     roles,
@@ -43,7 +42,7 @@ def test_a_process_that_is_not_registered_leads_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("complete", "replicas", "reader"),
-    [((0, 1), (0, 1), 0), ((1,), (0, 1), 1), ((), (1, 0), 0), ((), (), None)],
+    [((0, 1), (0, 1), 0), ((1,), (0, 1), 1), ((), (1, 0), None), ((), (), None)],
 )
 def test_a_sealed_range_is_read_from_a_whole_copy(
     complete: tuple[int, ...], replicas: tuple[int, ...], reader: int | None
@@ -55,7 +54,7 @@ def test_a_sealed_range_is_read_from_a_whole_copy(
     state = replace(state, ranges={**state.ranges, 0: sealed})
 
     assert roles(state, state.brokers[0])[0] == Following(1, reader)
-    assert copies_of(sealed) == (complete or replicas)
+    assert sealed.holders == complete
 
 
 def test_a_sealed_range_is_read_from_a_broker_that_lives() -> None:
@@ -73,7 +72,7 @@ def test_a_sealed_range_is_read_from_a_broker_that_lives() -> None:
 def test_every_replica_of_an_open_range_has_its_logs() -> None:
     owner = ring(4, 3).ranges[0]
 
-    assert copies_of(owner) == owner.replicas
+    assert owner.holders == owner.replicas
     assert len(owner.replicas) == 3
 
 
