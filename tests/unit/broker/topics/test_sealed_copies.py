@@ -1,6 +1,8 @@
 """Which sealed ranges a broker fetches, from whom, and when it says that they are whole."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +14,11 @@ from msgspec.structs import replace
 
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.copied import chained
-from tailrace_broker.model.commands import Command, Completed, DeleteTopic, Lost
+from tailrace_broker.model.commands import Command, Completed, CreateTopic, DeleteTopic, Lost
 from tailrace_broker.model.errors import NoLeaderError, NotAgreedError, TailraceError
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RangeState, RingState
+from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.log.damage_file import accepted_losses
 from tailrace_broker.storage.log.partition_log import PartitionLog
@@ -24,7 +27,7 @@ from tailrace_broker.topics.hosted_topic import open_logs
 from tailrace_broker.topics.log_copy import Compared, SourceEnds
 from tailrace_broker.topics.sealed_copies import SealedCopies
 from tests.support.ring.states import done, led, stepped, with_topic
-from tests.support.storage.batches import TOPIC_ID
+from tests.support.storage.batches import PARTITION, TOPIC_ID
 from tests.support.storage.followers import stored_batch
 from tests.support.storage.storage import LogFiles, open_engine_on
 from tests.support.waits import until
@@ -98,6 +101,7 @@ class World:
         self.asked: list[int] = []
         self.errors: list[Exception | None] = []
         self.open_logs: dict[LogKey, Any] = {}
+        self.engine: Any = None
         self.reached_count = 0
         made: Any = ring
         self.copies = SealedCopies(made, directory, self.open_logs.get, self._reached)
@@ -132,6 +136,7 @@ def scenario(
         )
         async with open_engine_on(files, partitions=()) as engine:
             world = World(FixedRing(options.get("state") or grown()), directory)
+            world.engine = engine
             world.errors = options.get("errors", [])
             world.ring.refuses = options.get("refuses", [])
             world.ring.quiet = options.get("quiet", set())
@@ -404,6 +409,54 @@ def test_a_copy_leaves_files_that_are_needed(
         assert path.exists() is not is_deleted
 
     scenario(tmp_path, monkeypatch, play)
+
+
+def test_a_copy_that_a_full_disk_has_ended_leaves_nothing_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is opened again. What the one before had there would be written over that one."""
+    settings = TopicSettings(partitions_per_range=PARTITION + 1)
+    state = stepped(done(led(1, registered=1), CreateTopic("orders", TOPIC_ID, settings)))
+    end = 100 + PARTITION
+    batches = [stored_batch([b"0"] * 50, 0), stored_batch([b"1"] * (end - 50), 50)]
+    is_full, refused = True, 0
+    empty_ends, written = EmptySource.ends, os.pwritev
+
+    async def ends(self: EmptySource) -> SourceEnds:
+        found = await empty_ends(self)
+        return SourceEnds(0, end) if found.end == end else found
+
+    async def compare(self: EmptySource, start: int, end: int) -> Compared:
+        return Compared(chained(each.header for each in batches), end)
+
+    async def read(self: EmptySource, offset: int) -> Sequence[StoredBatch]:
+        if is_full and offset:
+            raise NoLeaderError("away")
+        return [each for each in batches if each.header.base_offset == offset]
+
+    def pwritev(fd: int, *rest: Any) -> int:
+        nonlocal refused
+        if is_full and Path(os.readlink(f"/proc/self/fd/{fd}")).suffix == ".log":  # noqa: PTH115
+            refused += 1
+            raise OSError(errno.ENOSPC, "full")
+        return written(fd, *rest)
+
+    for method in (ends, compare, read):
+        monkeypatch.setattr(EmptySource, method.__name__, method)
+    monkeypatch.setattr(os, "pwritev", pwritev)
+
+    async def play(world: World) -> None:
+        nonlocal is_full
+        await until(lambda: refused > 1)
+        is_full = False
+        await until(lambda: completed(world))
+        segment = tmp_path / str(TOPIC_ID) / str(PARTITION) / f"{0:020}.log"
+        stored = segment.read_bytes()
+        assert stored.startswith(b"".join(bytes(each.contents()) for each in batches))
+        await world.engine.resources.journal.spill_all()
+        assert segment.read_bytes() == stored
+
+    scenario(tmp_path, monkeypatch, play, state=state)
 
 
 def test_only_a_whole_copy_is_given_to_others(
