@@ -32,8 +32,6 @@ pytestmark = [
     pytest.mark.parametrize("run", range(RUNS)),
 ]
 
-FILLED_S_MAX = 240.0  # until producers have filled a segment, on a busy machine
-
 
 def segments_of(data_dir: Path) -> dict[Path, list[Path]]:
     """Return the segments with batches, in order, of each partition that has several."""
@@ -95,7 +93,8 @@ def test_damage_that_a_start_finds_heals(tmp_path: Path, run: int) -> None:
     with replicated_ring(tmp_path, seed_of(run)) as subject:
         ordinal = subject.random.randrange(3)
         broker = subject.ring.brokers[ordinal]
-        subject.ring.until(lambda: bool(damageable(broker.data_dir)), FILLED_S_MAX)
+        while not damageable(broker.data_dir):
+            subject.wait_for_requests(REQUESTS_MAX)
         subject.ring.kill(ordinal)
         damage = subject.random.choice(
             [damage_the_last_segment, remove_the_last_segment, remove_a_partition]
@@ -129,7 +128,8 @@ def test_damage_that_a_leader_finds_moves_its_range_and_heals(tmp_path: Path, ru
             firsts = [each[0] for partition, each in found.items() if partition.name in led]
             return [*filter(committed_batches, firsts)]
 
-        subject.ring.until(lambda: bool(finished()), FILLED_S_MAX)
+        while not finished():
+            subject.wait_for_requests(REQUESTS_MAX)
         segment = subject.random.choice(finished())
         offset = flip_a_byte(subject, segment)
 

@@ -21,7 +21,7 @@ from tests.support.variables import whole_number
 
 pytestmark = pytest.mark.integration
 
-FAULTS = whole_number("RING_FAULTS", 10, least=1, meaning="how many faults, as in RING_FAULTS=50")
+FAULTS = whole_number("RING_FAULTS", 6, least=1, meaning="how many faults, as in RING_FAULTS=50")
 CLIENTS = 3
 READY_S_MAX = 120.0  # on a busy machine
 

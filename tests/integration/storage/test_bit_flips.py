@@ -27,12 +27,13 @@ from tests.support.broker.metrics import wait_for_metric
 from tests.support.http.http11 import Connection, document, get
 from tests.support.storage.damaged import flip, read_all, stored_batches
 from tests.support.storage.storage import Appends
+from tests.support.variables import whole_number
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SEED = 20_261
-FLIPS = 500  # of each image
-LAST_FRAME_FLIPS = 40  # of these
+FLIPS = whole_number("FLIPS", 150, least=50, meaning="how many of each image, as in FLIPS=500")
+LAST_FRAME_FLIPS = FLIPS // 10  # of these
 SETTINGS: dict[str, Any] = {
     "segment_bytes": 1 << 20,
     "journal_bytes": 8 << 20,

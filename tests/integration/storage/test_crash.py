@@ -22,10 +22,11 @@ from tailrace.wire import JSON_CONTENT_TYPE, NDJSON_CONTENT_TYPE, RECORDS_CONTEN
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.broker.history import Acknowledged, History, Read, RecordPosition, violations
 from tests.support.http.http11 import Connection, request
+from tests.support.variables import whole_number
 
 TOPIC = "crash"
 KEYS = [f"key-{index}" for index in range(8)]
-KILL_COUNT = 12
+KILL_COUNT = whole_number("KILLS", 6, least=1, meaning="how often, as in KILLS=50")
 ANSWERS_PER_LIFE_MAX = 300
 ANSWER_TIMEOUT_S = 20.0
 # The least that is allowed: segments roll during the test, and the journal's files are used again.
@@ -213,7 +214,7 @@ def kill_during_recovery(broker: RunningBroker) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("durability", ["fsync", "written"])
 def test_no_acknowledged_event_is_lost_moved_or_doubled_by_kills(
     tmp_path: Path, durability: Literal["fsync", "written"]
