@@ -4,11 +4,12 @@ One request at a time, made by the caller; `tailrace.producer` makes them of sin
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from tailrace.errors import TailraceError
+from tailrace.errors import ProblemError, TailraceError
 from tailrace.produced import Produced
 from tailrace.protocol.records_binary import Header
 from tailrace.protocol.requests import Numbered
@@ -18,10 +19,13 @@ from tailrace.sync import Client
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A request that may be stored, in all of its partitions or in some; `stored`: in these."""
+    """A request that may be stored, in all of its partitions or in some.
+
+    `stored`: how many of its records these have, which is all that they should.
+    """
 
     sequence: int
-    stored: dict[int, Produced] = field(default_factory=dict)
+    stored: dict[int, int] = field(default_factory=dict)
 
 
 class RequestProducer:
@@ -97,8 +101,7 @@ class RequestProducer:
             except TailraceError as error:
                 if error.topic_created:
                     self.created_topics.add(topic)
-                stored = [part for part in error.parts if isinstance(part, Produced)]
-                request.stored.update((part.partition, part) for part in stored)
+                request.stored.update(_stored_whole(error.parts))
                 pause_s = retries.pause_s(error, time.monotonic())
                 if pause_s is None:
                     if not error.write_attempted:  # it left nothing: the next may have its number
@@ -113,3 +116,13 @@ class RequestProducer:
             self.created_topics.add(topic)
         has_created = topic in self.created_topics and not was_created
         return [replace(part, topic_created=has_created) for part in produced]
+
+
+def _stored_whole(parts: Sequence[Produced | ProblemError]) -> dict[int, int]:
+    """Records by partition, of those of which no part has failed."""
+    failed = {part.members.get("partition") for part in parts if isinstance(part, ProblemError)}
+    counts = Counter[int]()
+    for part in parts:
+        if isinstance(part, Produced) and part.partition not in failed:
+            counts[part.partition] += part.count
+    return counts

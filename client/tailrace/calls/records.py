@@ -60,7 +60,8 @@ async def produce_records(
     headers: Sequence[Sequence[Header]] | None = None,
     **numbered: Unpack[Numbered],
 ) -> list[Produced]:
-    """Store records with a key each; one element a partition, in partition order.
+    """Store records with a key each; in partition order one element a partition, or several where
+    the ring has shrunk.
 
     `headers`: of each record pairs of a name in UTF-8 and a value. A partition's failure is
     raised; `write_attempted` is then set when others succeeded, which are in `parts`.

@@ -47,7 +47,8 @@ class Scattering:
         self._keyless = None if producer_id is None else producer_id.encode()
         self._pending: list[int] | None = None  # indices; None: all
         self._refused: list[tuple[Sequence[int], set[int]]] = []  # of these, in these partitions
-        self._parts: dict[int, Produced | ProblemError] = {}
+        # Of one partition there are several on a ring that has shrunk, a part each.
+        self._parts: list[Produced | ProblemError] = []
         self._rounds = 0
         self._has_created = False  # by a request of which all was refused
 
@@ -66,8 +67,7 @@ class Scattering:
 
     def stored(self, parts: Sequence[Produced]) -> None:
         """All of a request's records."""
-        for part in parts:
-            self._parts[part.partition] = part
+        self._parts += parts
 
     def failed(self, error: TailraceError, indices: Sequence[int]) -> None:
         """Of a request with these records. Raises what another broker cannot repair."""
@@ -83,14 +83,12 @@ class Scattering:
                 raise error
             self._refused.append((indices, set()))
             return
-        refused = set()
-        for part in parts:
-            if isinstance(part, Produced):
-                self._parts[part.partition] = part
-            elif self._is_refused(part) and not is_last:
-                refused.add(_partition_of(part))
-            else:
-                self._parts[_partition_of(part)] = part
+        refused = {
+            _partition_of(part)
+            for part in parts
+            if isinstance(part, ProblemError) and self._is_refused(part) and not is_last
+        }
+        self._parts += (part for part in parts if _partition_of(part) not in refused)
         if refused:
             self._refused.append((indices, refused))
 
@@ -103,7 +101,7 @@ class Scattering:
         """An error that ends it says what is stored."""
         error.write_attempted = error.write_attempted or bool(self._parts)
         error.topic_created = self._topic_created
-        error.parts = list(self._parts.values())
+        error.parts = list(self._parts)
 
     @property
     def wants_routing(self) -> bool:
@@ -124,7 +122,7 @@ class Scattering:
 
     def outcome(self) -> list[Produced]:
         """What was stored, by partition; ProblemError, with `parts`, when some was not."""
-        parts = [self._parts[partition] for partition in sorted(self._parts)]
+        parts = sorted(self._parts, key=_partition_of)
         produced = [part for part in parts if isinstance(part, Produced)]
         if len(produced) == len(parts):
             return [replace(part, topic_created=self._topic_created) for part in produced]
@@ -144,7 +142,7 @@ class Scattering:
 
     @property
     def _topic_created(self) -> bool:
-        return self._has_created or any(part.topic_created for part in self._parts.values())
+        return self._has_created or any(part.topic_created for part in self._parts)
 
     def _body(self, indices: Sequence[int]) -> bytes:
         keys, values, times, headers = self._records
@@ -173,10 +171,12 @@ class Scattering:
         return None if key_token is None else self._routing.partition_of(self._topic, key_token)
 
 
-def _partition_of(problem: ProblemError) -> int:
-    partition = problem.members.get("partition")
+def _partition_of(part: Produced | ProblemError) -> int:
+    if isinstance(part, Produced):
+        return part.partition
+    partition = part.members.get("partition")
     if not isinstance(partition, int):
-        error = UnexpectedAnswerError(f"a part of an answer names no partition: {problem}")
+        error = UnexpectedAnswerError(f"a part of an answer names no partition: {part}")
         error.write_attempted = True
         raise error
     return partition

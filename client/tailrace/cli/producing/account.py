@@ -100,7 +100,7 @@ class Account:
         replay = self.replay
         is_resumed = replay is not None and replay.token.sequence == unsettled.sequence
         stored = dict.fromkeys(self.known_stored if is_resumed else (), 0)
-        return stored | {part.partition: part.count for part in unsettled.stored.values()}
+        return stored | unsettled.stored
 
     def stored_by_partition(self) -> Counter[int]:
         """Events that are known to be stored by this run."""

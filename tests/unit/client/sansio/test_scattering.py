@@ -153,8 +153,8 @@ def test_a_topic_that_a_refused_request_created_is_new_to_the_caller() -> None:
     for _, _, indices in request.requests():
         request.failed(error, indices)
     request.learn(ring("a", "b"), HALVES, 0.0)
-    for _ in request.requests():
-        request.stored([produced(1, 1), produced(0, 2)])
+    for url, _, _ in request.requests():
+        request.stored([produced(0, 2) if url == A else produced(1, 1)])
 
     assert [part.topic_created for part in request.outcome()] == [True, True]
 
@@ -275,3 +275,35 @@ def test_what_a_deposed_leader_wrote_goes_to_the_next_one_if_that_stores_it_once
     written.write_attempted = True
     parts.failed(partly(produced(0, 2), written), [0, 1, 2])
     assert parts.wants_routing is is_sent_again
+
+
+def test_a_partition_of_several_elements_is_stored_when_all_of_them_are() -> None:
+    """A ring that has shrunk answers for each part that has come from another parent."""
+    request = scattering(Routing(A), *KEYS, producer_id="p")
+    [(_, _, indices)] = request.requests()
+    full = refused("disk-full", 507, partition=0)
+    request.failed(partly(full, produced(0, 1), produced(1, 1)), indices)
+
+    with pytest.raises(ProblemError) as raised:
+        request.outcome()
+    assert (raised.value.type, raised.value.write_attempted) == ("disk-full", True)
+    assert raised.value.parts == [full, produced(0, 1), produced(1, 1)]
+
+
+def test_each_element_of_a_partition_is_reported() -> None:
+    request = scattering(Routing(A), *KEYS, producer_id="p")
+    sent(request)
+    request.stored([produced(0, 1), produced(0, 1), produced(1, 1)])
+
+    assert request.outcome() == [produced(0, 1), produced(0, 1), produced(1, 1)]
+
+
+def test_a_partition_that_is_sent_again_is_reported_once() -> None:
+    request = scattering(Routing(A), *KEYS, producer_id="p")
+    [(_, _, indices)] = request.requests()
+    request.failed(partly(produced(0, 1), refused(partition=0), produced(1, 1)), indices)
+    request.learn(ring("a", "b"), HALVES, 0.0)
+
+    assert sent(request) == {A: (body(0, 2), [0, 2])}
+    request.stored([produced(0, 1), produced(0, 1)])
+    assert request.outcome() == [produced(0, 1), produced(0, 1), produced(1, 1)]
