@@ -68,13 +68,15 @@ class Request:
 class Answer:
     """What came back; header names in lower case.
 
-    `topic_created`: by a broker that did not lead and was asked before.
+    `topic_created`: by a broker that did not lead and was asked before. `write_attempted`: such a
+    broker may have done what was asked.
     """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     topic_created: bool = False
+    write_attempted: bool = False
 
 
 class ReadParameters(TypedDict, total=False):
@@ -299,6 +301,9 @@ def parse_produced(answer: Answer) -> list[Produced]:
         produced = parse_json(answer, _produced_elements)
     except ProblemError as error:
         error.topic_created = error.topic_created or answer.topic_created
+        for each in (error, *error.parts):
+            if isinstance(each, ProblemError):
+                each.write_attempted = each.write_attempted or answer.write_attempted
         raise
     if answer.topic_created:
         return [replace(part, topic_created=True) for part in produced]
@@ -410,6 +415,7 @@ def check_status(answer: Answer) -> None:
     except ValueError:
         document = None
     problem = problem_error(answer.status, document if isinstance(document, dict) else {})
+    problem.write_attempted = problem.write_attempted or answer.write_attempted
     if answer.status == 404 and problem.type in _NO_SUCH_PATH:
         raise _not_public(answer) from problem
     raise problem
@@ -450,7 +456,9 @@ def _produced_elements(document: Any) -> list[Produced]:
     if len(produced) < len(parts):
         # An error of its own for all of the request, so that each part's says what it is.
         error = _partition_problem(next(element for element in elements if "problem" in element))
-        error.write_attempted = error.write_attempted or bool(produced)
+        error.write_attempted = bool(produced) or any(
+            isinstance(part, ProblemError) and part.write_attempted for part in parts
+        )
         error.parts = parts
         raise error
     return produced

@@ -85,7 +85,7 @@ class Hops:
         self._request = request
         self._count = 0
         self._unreachable: set[str] = set()
-        self._has_created = False
+        self._has_created = self._may_be_done = False
 
     @property
     def request(self) -> Request:
@@ -102,6 +102,7 @@ class Hops:
             return False
         if _member(answer, "writeAttempted") is True and not _is_stored_once(self._request):
             return False  # its leader was deposed as it wrote: the next one may have it
+        self._may_be_done = self._may_be_done or _member(answer, "writeAttempted") is True
         contact = self._leaders.contact
         asked, leader_url = self.url, _leader_url(contact.given, answer)
         self._has_created = self._has_created or _member(answer, "topicCreated") is True
@@ -111,14 +112,19 @@ class Hops:
         return self.url != asked
 
     def outcome(self, answer: Answer) -> Answer:
-        """The last answer, with what a broker before it did."""
-        return replace(answer, topic_created=True) if self._has_created else answer
+        """The last answer, with what a broker before it did, or may have done."""
+        if not (self._has_created or self._may_be_done):
+            return answer
+        return replace(answer, topic_created=self._has_created, write_attempted=self._may_be_done)
 
     def go_around(self, error: ConnectionFailedError) -> bool:
         """Whether another broker is to be asked; else this is the outcome."""
         self._unreachable.add(self.url)
         self._leaders.forget(self.url)
-        if error.write_attempted and not _is_repeatable(self._request):  # perhaps it is done
+        is_at_risk = error.write_attempted and not _is_repeatable(self._request)
+        self._may_be_done = self._may_be_done or error.write_attempted
+        error.write_attempted = self._may_be_done
+        if is_at_risk:  # perhaps it is done
             return False
         if self._count:  # who was named is away: the next one forwards, to whoever leads then
             self._count = HOPS_MAX

@@ -49,6 +49,7 @@ class Scattering:
         self._refused: list[tuple[Sequence[int], set[int]]] = []  # of these, in these partitions
         # Of one partition there are several on a ring that has shrunk, a part each.
         self._parts: list[Produced | ProblemError] = []
+        self._may_be_stored = False  # what was sent to a broker, and then to another
         self._rounds = 0
         self._has_created = False  # by a request of which all was refused
 
@@ -81,6 +82,7 @@ class Scattering:
             partition = error.members.get("partition") if isinstance(error, ProblemError) else None
             if is_last or not is_refused or not isinstance(partition, int):
                 raise error
+            self._may_be_stored |= error.write_attempted
             self._refused.append((indices, set()))
             return
         refused = {
@@ -90,6 +92,7 @@ class Scattering:
         }
         self._parts += (part for part in parts if _partition_of(part) not in refused)
         if refused:
+            self._may_be_stored |= any(_may_be_stored(part) for part in parts)
             self._refused.append((indices, refused))
 
     def _is_refused(self, error: TailraceError) -> bool:
@@ -99,7 +102,7 @@ class Scattering:
 
     def cut_by(self, error: TailraceError) -> None:
         """An error that ends it says what is stored."""
-        error.write_attempted = error.write_attempted or bool(self._parts)
+        error.write_attempted = error.write_attempted or bool(self._parts) or self._may_be_stored
         error.topic_created = self._topic_created
         error.parts = list(self._parts)
 
@@ -134,7 +137,7 @@ class Scattering:
             detail=first.detail,
             members=first.members,
             retriable=first.retriable,
-            write_attempted=first.write_attempted or bool(produced),
+            write_attempted=self._may_be_stored or any(map(_may_be_stored, parts)),
         )
         error.topic_created = self._topic_created
         error.parts = parts
@@ -169,6 +172,10 @@ class Scattering:
     def _partition_of(self, index: int) -> int | None:
         key_token = self._token(index)
         return None if key_token is None else self._routing.partition_of(self._topic, key_token)
+
+
+def _may_be_stored(part: Produced | ProblemError) -> bool:
+    return isinstance(part, Produced) or part.write_attempted
 
 
 def _partition_of(part: Produced | ProblemError) -> int:

@@ -11,6 +11,7 @@ neither can say that nobody knows a consumer.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from functools import wraps
 
 from tailrace_broker.model.errors import (
@@ -131,6 +132,7 @@ async def _retried(broker: Broker, once: _Once, *, repeats_unknown: bool = False
     """`repeats_unknown`: it does no harm when it has been executed already."""
     loop = asyncio.get_running_loop()
     ends_s = loop.time() + RETRY_SECONDS_MAX
+    may_be_done = False  # by an attempt before
     while True:
         broker.check_ready()
         try:
@@ -138,8 +140,18 @@ async def _retried(broker: Broker, once: _Once, *, repeats_unknown: bool = False
         except (NoLeaderError, NotLeaderError, NotReadyError, OutcomeUnknownError) as error:
             is_unsafe = error.write_attempted and not repeats_unknown
             if is_unsafe or loop.time() >= ends_s:
+                if may_be_done and not error.write_attempted:
+                    raise _attempted(error) from None
                 raise
+            may_be_done = may_be_done or error.write_attempted
         await asyncio.sleep(RETRY_SECONDS)
+
+
+def _attempted(error: TailraceError) -> TailraceError:
+    """A copy, for others may share the error, of a request that may be done all the same."""
+    attempted = copy(error)
+    attempted.write_attempted = True
+    return attempted
 
 
 async def _register(broker: Broker, call: Call, forwarded: Call, handle: Handler) -> Response:

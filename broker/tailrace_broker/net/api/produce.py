@@ -437,7 +437,8 @@ class _Collected:
         if self._missing:
             return
         if len(self._errors) == len(self._elements):
-            request.answer_error(self._errors[0])
+            attempted = (each for each in self._errors if each.write_attempted)
+            request.answer_error(next(attempted, self._errors[0]))
         else:
             self._elements.sort(key=itemgetter(0))
             body = b"[%s]\n" % b",".join(element for _, element in self._elements)

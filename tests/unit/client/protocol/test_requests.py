@@ -419,6 +419,31 @@ def test_a_refused_produce_that_created_its_topic_says_so() -> None:
     assert reported == [False, True, True, True, True]
 
 
+def test_a_refused_produce_that_a_broker_before_has_attempted_says_so() -> None:
+    part = {"topic": "flights", "partition": 1, "problem": FULL}
+    whole = replace(answer(FULL), status=507, write_attempted=True)
+    parts = replace(answer([part, part]), write_attempted=True)
+    for refusal in (whole, parts):
+        with pytest.raises(ProblemError) as caught:
+            requests.parse_produced(refusal)
+
+        assert caught.value.write_attempted
+        for each in caught.value.parts:
+            assert isinstance(each, ProblemError)
+            assert each.write_attempted
+
+
+def test_a_part_that_may_be_stored_is_reported_whichever_it_is() -> None:
+    part = {"topic": "flights", "partition": 1, "problem": FULL}
+    attempted = {**part, "problem": {**FULL, "writeAttempted": True}}
+    with pytest.raises(ProblemError) as caught:
+        requests.parse_produced(answer([part, attempted]))
+
+    assert caught.value.write_attempted
+    parts = [each for each in caught.value.parts if isinstance(each, ProblemError)]
+    assert [each.write_attempted for each in parts] == [False, True]
+
+
 def test_an_answer_to_a_produce_without_any_partition_is_no_answer() -> None:
     with pytest.raises(UnexpectedAnswerError):
         requests.parse_produced(answer([]))

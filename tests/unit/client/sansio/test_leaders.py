@@ -148,6 +148,29 @@ def test_what_a_deposed_leader_wrote_is_sent_to_the_next_one_if_that_stores_it_o
     assert hops.url == B
 
 
+def test_what_a_deposed_leader_wrote_may_be_stored_whatever_comes_of_the_next_one() -> None:
+    written = json.dumps({"leaderUrl": B, "writeAttempted": True}).encode()
+    plain = produce_request("t", b"1", content_type=JSON_CONTENT_TYPE, key="k")
+    numbered = replace(plain, headers={**plain.headers, PRODUCER_ID_HEADER: "ab" * 16})
+    hops = leaders_of(A).hops(numbered)
+    hops.go_on(Answer(421, {}, written))
+    unled = Answer(503, {}, b"{}")
+    away, none = lost(), lost()
+
+    assert hops.outcome(unled) == replace(unled, write_attempted=True)
+    assert hops.go_around(away)
+    assert not hops.go_around(none)
+    assert none.write_attempted
+
+
+def test_a_commit_whose_answer_was_lost_may_be_stored_whatever_the_next_one_says() -> None:
+    hops = leaders_of(A, B).hops(commit_request("c1", delivery=5))
+    unled = Answer(503, {}, b"{}")
+
+    assert hops.go_around(lost(write_attempted=True))
+    assert hops.outcome(unled) == replace(unled, write_attempted=True)
+
+
 def test_brokers_that_name_each_other_are_not_asked_for_ever() -> None:
     hops = leaders_of(A).hops(TOPICS)
     asked = 0

@@ -307,3 +307,25 @@ def test_a_partition_that_is_sent_again_is_reported_once() -> None:
     assert sent(request) == {A: (body(0, 2), [0, 2])}
     request.stored([produced(0, 1), produced(0, 1)])
     assert request.outcome() == [produced(0, 1), produced(0, 1), produced(1, 1)]
+
+
+def test_what_a_deposed_leader_wrote_may_be_stored_whatever_the_next_one_says() -> None:
+    written = refused(partition=0)
+    written.write_attempted = True
+    unled = refused("no-leader", 503, partition=0)
+    cut, whole = (scattering(Routing(A), EARLY, producer_id="p") for _ in range(2))
+    for request in (cut, whole):
+        sent(request)
+        request.failed(written, [0])
+        request.learn(ring("a", "b"), HALVES, 0.0)
+        sent(request)
+    error = refused("no-leader", 503)
+    with pytest.raises(ProblemError):
+        cut.failed(error, [0])
+    whole.failed(partly(unled), [0])
+
+    with pytest.raises(ProblemError) as raised:
+        whole.outcome()
+    assert error.write_attempted
+    assert raised.value.write_attempted
+    assert not unled.write_attempted

@@ -93,6 +93,20 @@ def test_what_names_none_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(other.asked) == 1
 
 
+def test_what_may_have_been_executed_once_is_not_called_untried_by_a_later_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = NoLeaderError("changes")
+    monkeypatch.setattr(group_routing, "RETRY_SECONDS_MAX", 0.02)
+    other = OtherBroker(UNKNOWN, *[refused] * 100_000)
+
+    error = asked_with(monkeypatch, other, delivery=b"7")
+
+    assert isinstance(error, NoLeaderError)
+    assert error.write_attempted
+    assert not refused.write_attempted  # others share it
+
+
 def test_what_was_not_executed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     other = OtherBroker(NoLeaderError("changes"), DONE)
 
