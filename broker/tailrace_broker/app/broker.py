@@ -34,7 +34,7 @@ from tailrace_broker.model.errors import (
 from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import LostOffsets, RangeState
-from tailrace_broker.net.api.partition_ends import ends_of
+from tailrace_broker.net.api.partition_ends import ends_of, known_ends_of
 from tailrace_broker.net.api.routes import forwarded_matcher
 from tailrace_broker.net.api.topics import url_at
 from tailrace_broker.net.broker import OpenTopic
@@ -289,6 +289,7 @@ class LocalBroker:
             self.now_us,
             self.counters,
             self._ends_of,
+            self._known_ends_of,
             partial(fetch, self),
             bounds=GroupBounds(settings.groups_max, settings.group_consumers_max),
         )
@@ -320,6 +321,11 @@ class LocalBroker:
     async def _ends_of(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, int]]:
         """Log start and high watermark of their partitions. NoLeaderError."""
         ends = await ends_of(self, topics)
+        return {tp: (each.log_start, each.high_watermark) for tp, each in ends.items()}
+
+    async def _known_ends_of(self, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, int]]:
+        """Likewise, of those whose leaders say it."""
+        ends = await known_ends_of(self, topics)
         return {tp: (each.log_start, each.high_watermark) for tp, each in ends.items()}
 
     @property

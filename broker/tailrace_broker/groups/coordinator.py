@@ -14,19 +14,19 @@ from typing import Any, Literal
 
 import structlog
 
-from tailrace_broker.core.groups.group import FetchRange, Group
+from tailrace_broker.core.groups.group import Group
 from tailrace_broker.core.groups.kind import check_consumer_group
 from tailrace_broker.core.groups.registration import check_same
 from tailrace_broker.core.groups.unknown import group_not_found, not_registered
 from tailrace_broker.groups.bounds import GroupBounds
 from tailrace_broker.groups.compaction import GroupCompaction
+from tailrace_broker.groups.end_comparison import EndComparison, KnownEndsOf
 from tailrace_broker.groups.log import GroupLog
 from tailrace_broker.groups.polled_logs import (
     PolledLog,
     PolledLogs,
     fit,
     fits,
-    lost_end_error,
     pass_over_losses,
     wait_at,
 )
@@ -84,6 +84,7 @@ class PartitionCoordinator:
         by_consumer: dict[str, "Coordinated"],
         numbers: Iterator[int],
         logs: PolledLogs,
+        known_ends_of: KnownEndsOf,
         bounds: GroupBounds,
         group_count: Callable[[], int],
     ) -> None:
@@ -104,6 +105,9 @@ class PartitionCoordinator:
         self._bounds = bounds
         self._group_count = group_count
         self._compaction = GroupCompaction(log, topics, spawn, self._writers)
+        self.comparison = EndComparison(
+            topics, known_ends_of, spawn, self._groups, self._on_compared
+        )
         self._is_closed = False
 
     async def load(self) -> None:
@@ -127,6 +131,9 @@ class PartitionCoordinator:
             self._rebalance(coordinated)
             coordinated.sessions.watch()
         await self._fit_all()
+        if not self._is_closed:
+            here = {tp for tp, log in self._logs.whole().items() if log.is_served}
+            self.comparison.compare(self._topics.by_name, known=here)
 
     async def _fit_all(self) -> None:
         """Bring all positions to where the logs are.
@@ -148,6 +155,7 @@ class PartitionCoordinator:
     def end(self) -> None:
         """End what waits: another broker coordinates these groups, or none."""
         self._is_closed = True
+        self.comparison.end()
         for found in self.by_name.values():
             found.sessions.end()
             self._wake(found)
@@ -249,7 +257,8 @@ class PartitionCoordinator:
             if consumer_id not in group.members:
                 raise not_registered(consumer_id)
             is_last = group.members[consumer_id].poll_number == poll_number
-            logs, problem = self._logs_of(found, consumer_id, unreadable) if is_last else ([], None)
+            wanted = group.fetch_ranges(consumer_id, found.topics) if is_last else []
+            logs, problem = self._logs.of_all(wanted, unreadable)
             unfit = [(each.tp, log) for each, log in logs if not fits(log, each.start)]
             if unfit and not is_fitted:
                 await self._fit(found, unfit)
@@ -406,6 +415,9 @@ class PartitionCoordinator:
         self.by_name[name] = coordinated
         return coordinated
 
+    def _groups(self) -> list[Group]:
+        return [each.group for each in self.by_name.values()]
+
     def _writers(self) -> list[GroupWriter]:
         return [each.writer for each in self.by_name.values()]
 
@@ -433,34 +445,6 @@ class PartitionCoordinator:
         return {name: by_name[name].topic for name in sorted(names) if name in by_name}
 
     # --- reading and waiting ---
-
-    def _logs_of(
-        self,
-        found: Coordinated,
-        consumer_id: str,
-        unreadable: Mapping[TopicPartition, TailraceError],
-    ) -> tuple[list[tuple[FetchRange, PolledLog]], TailraceError | None]:
-        """What a consumer may read, whether there is something or not yet; and what is damaged,
-        `unreadable` too.
-        """
-        group = found.group
-        logs: list[tuple[FetchRange, PolledLog]] = []
-        problem: TailraceError | None = None
-        for fetch_range in group.fetch_ranges(consumer_id, found.topics):
-            if fetch_range.tp in unreadable:
-                problem = problem or unreadable[fetch_range.tp]
-                continue
-            try:
-                log = self._logs.of(fetch_range)
-            except TailraceError as error:  # there is none now
-                problem = problem or error
-            else:
-                lost = lost_end_error(log, fetch_range.start)
-                if lost is not None:
-                    problem = problem or lost
-                    continue
-                logs.append((fetch_range, log))
-        return logs, problem
 
     async def _fit(
         self, found: Coordinated, unfit: Sequence[tuple[TopicPartition, PolledLog]]
@@ -497,6 +481,12 @@ class PartitionCoordinator:
         """Report that positions have moved to where there are records."""
         _log.warning("group.moved", group=found.group.name, lost_records=found.group.lost)
         self._on_confirmed(found)
+
+    def _on_compared(self, group: Group) -> None:
+        """Its positions have moved to where the logs end."""
+        found = self.by_name[group.name]
+        self._on_moved(found)
+        self._wake(found)
 
     def _on_confirmed(self, found: Coordinated) -> None:
         """Reschedule when positions have moved."""

@@ -21,6 +21,7 @@ from tailrace_broker.groups.coordinator import (
     PartitionCoordinator,
     check_free,
 )
+from tailrace_broker.groups.end_comparison import KnownEndsOf
 from tailrace_broker.groups.log import GroupLog
 from tailrace_broker.groups.polled_logs import PolledLogs
 from tailrace_broker.groups.remote_log import Fetch, RemoteLog, RemoteLogs
@@ -34,6 +35,7 @@ from tailrace_broker.model.errors import (
     TailraceError,
 )
 from tailrace_broker.model.group import GROUPS_TOPIC, Confirmation, Subscription, TopicPartition
+from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.model.topic import Topic, TopicSettings, check_topic_name
 from tailrace_broker.net.broker import GroupPoll, GroupView
 from tailrace_broker.node.ring import RingNode
@@ -72,6 +74,7 @@ class Groups:
         now_us: Callable[[], int],
         counters: Counters,
         ends_of: EndsOf,
+        known_ends_of: KnownEndsOf,
         fetch: Fetch,
         *,
         bounds: GroupBounds,
@@ -85,6 +88,7 @@ class Groups:
         self._clock_us = clock_us
         self._counters = counters
         self._ends_of = ends_of
+        self._known_ends_of = known_ends_of
         self._bounds = bounds
         self._remote_logs = RemoteLogs(fetch, spawn)
         self._logs_to_poll = PolledLogs(topics, ring, self._remote_logs)
@@ -101,6 +105,7 @@ class Groups:
         self.is_open = True
         self._topics.local.on_changed = self._on_topic_changed
         self._topics.local.on_roles_changed(self._look)
+        self._ring.on_applied.append(self._on_applied)
         self._look()
         state = self._ring.state
         if state is not None and state.broker_count == 1:
@@ -343,6 +348,7 @@ class Groups:
             by_consumer=self._by_consumer,
             numbers=self._numbers,
             logs=self._logs_to_poll,
+            known_ends_of=self._known_ends_of,
             bounds=self._bounds,
             group_count=lambda: sum(len(each.by_name) for each in self._by_partition.values()),
         )
@@ -394,6 +400,24 @@ class Groups:
             self._look()
         for coordinator in self._by_partition.values():
             coordinator.on_topic_changed(topic)
+
+    def _on_applied(self, before: RingState | None, after: RingState) -> None:
+        """Where a range has begun an epoch with loss, its logs may end before positions."""
+        known = {} if before is None else before.ranges
+        lossy = {
+            each.id
+            for each in after.ranges.values()
+            if each.id in known and each.lossy_epochs != known[each.id].lossy_epochs
+        }
+        topics = [
+            topic
+            for topic in after.topics.values()
+            if not lossy.isdisjoint(slices.range_id for slices in topic.slices)
+        ]
+        if topics:
+            self._remote_logs.forget({topic.id for topic in topics})
+            for coordinator in self._by_partition.values():
+                coordinator.comparison.compare(topic.name for topic in topics)
 
     # --- registering ---
 

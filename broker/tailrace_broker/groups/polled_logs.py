@@ -78,6 +78,32 @@ class PolledLogs:
         except NotLeaderError:
             return self._remote_logs.log_of(hosted.topic, partition.partition)
 
+    def of_all(
+        self,
+        fetch_ranges: Sequence[FetchRange],
+        unreadable: Mapping[TopicPartition, TailraceError],
+    ) -> tuple[list[tuple[FetchRange, PolledLog]], TailraceError | None]:
+        """Return logs to read, whether there is something or not yet; and what is damaged,
+        `unreadable` too.
+        """
+        logs: list[tuple[FetchRange, PolledLog]] = []
+        problem: TailraceError | None = None
+        for fetch_range in fetch_ranges:
+            if fetch_range.tp in unreadable:
+                problem = problem or unreadable[fetch_range.tp]
+                continue
+            try:
+                log = self.of(fetch_range)
+            except TailraceError as error:  # there is none now
+                problem = problem or error
+            else:
+                lost = lost_end_error(log, fetch_range.start)
+                if lost is not None:
+                    problem = problem or lost
+                    continue
+                logs.append((fetch_range, log))
+        return logs, problem
+
     def whole(self) -> dict[TopicPartition, PartitionLog]:
         """All whose ends are known here; the files of others may be restored."""
         return {

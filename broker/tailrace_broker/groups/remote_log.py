@@ -5,10 +5,11 @@ sealed one goes no further: of it only the log start is asked, now and then.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from tailrace_broker.codec.batch import StoredBatch, verified_batches
 from tailrace_broker.model.errors import NoLeaderError, NotReadyError, TailraceError
@@ -108,7 +109,7 @@ class RemoteLog:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if fetched.is_here:
-                self._wake()
+                self.wake()
                 return
             self._hear(fetched)
             offset = fetched.high_watermark  # of a new leader it may be an older one
@@ -121,9 +122,10 @@ class RemoteLog:
         self.log_start = max(self.log_start, fetched.log_start)
         if fetched.high_watermark > self.high_watermark:
             self.high_watermark = fetched.high_watermark
-            self._wake()
+            self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """End all waits."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -153,6 +155,12 @@ class RemoteLogs:
             task.add_done_callback(partial(self._forget, tp))
         log.used_s = monotonic()
         return log
+
+    def forget(self, topic_ids: Container[UUID]) -> None:
+        """Logs of these topics may end before what was heard of them: they are asked again."""
+        for tp in [tp for tp in self._logs if tp.topic_id in topic_ids]:
+            self._tasks.pop(tp).cancel()
+            self._logs.pop(tp).wake()
 
     def unfollowed(self, topic: str, partition: int) -> RemoteLog:
         """Return a log to read, of which nothing is known."""

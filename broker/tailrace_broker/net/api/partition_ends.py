@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote
@@ -11,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from tailrace_broker.codec.records import format_timestamp
-from tailrace_broker.model.errors import NoLeaderError
+from tailrace_broker.model.errors import NoLeaderError, TailraceError
 from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.net.api.range_states import server_of
 from tailrace_broker.net.api.topics import OffsetsAnswer, PartitionState, log_or_none
@@ -34,38 +35,65 @@ async def ends_of(
 
     A broker alone leaves out what is damaged. NoLeaderError: a leader does not say.
     """
+    present = _present(broker, topics)
+    ends, has_asked = await _said_ends(broker, present, time_us)
+    if has_asked:
+        _check_all(present, ends)
+    return ends
+
+
+async def known_ends_of(
+    broker: Broker, topics: Sequence[str]
+) -> dict[TopicPartition, PartitionEnds]:
+    """As `ends_of`; what no leader says is left out."""
+    ends, _ = await _said_ends(broker, _present(broker, topics), None, TailraceError)
+    return ends
+
+
+def _present(broker: Broker, topics: Sequence[str]) -> list[OpenTopic]:
+    return [hosted for name in topics if (hosted := broker.present(name)) is not None]
+
+
+async def _said_ends(
+    broker: Broker,
+    present: Sequence[OpenTopic],
+    time_us: int | None,
+    *passed_over: type[TailraceError],
+) -> tuple[dict[TopicPartition, PartitionEnds], bool]:
+    """Return what leaders say, and whether there are others than this broker."""
     ends: dict[TopicPartition, PartitionEnds] = {}
     asked: defaultdict[int, list[str]] = defaultdict(list)
-    present = [hosted for name in topics if (hosted := broker.present(name)) is not None]
     for hosted in present:
         leaders = set()
         for partition in hosted.topic.partitions:
             log = log_or_none(hosted, partition.partition)
-            if log is None:
-                leaders.add(_leader_of(broker, hosted, partition.range_id))
-            else:
-                tp = TopicPartition(hosted.topic.topic_id, partition.partition)
-                ends[tp] = await _local(broker, log, time_us)
+            with suppress(*passed_over):
+                if log is None:
+                    leaders.add(_leader_of(broker, hosted, partition.range_id))
+                else:
+                    tp = TopicPartition(hosted.topic.topic_id, partition.partition)
+                    ends[tp] = await _local(broker, log, time_us)
         for leader in leaders - {broker.ordinal}:
             asked[leader].append(hosted.topic.name)
+    ids = {hosted.topic.name: hosted.topic.topic_id for hosted in present}
+
+    async def ask(leader: int, names: Sequence[str]) -> OffsetsAnswer:
+        with suppress(*passed_over):
+            return await _ask(broker, leader, names, time_us)
+        return OffsetsAnswer([])
+
     try:
         async with asyncio.TaskGroup() as tasks:
-            answers = [
-                tasks.create_task(_ask(broker, leader, names, time_us))
-                for leader, names in asked.items()
-            ]
+            answers = [tasks.create_task(ask(*each)) for each in asked.items()]
     except ExceptionGroup as group:
         raise group.exceptions[0] from None
-    ids = {hosted.topic.name: hosted.topic.topic_id for hosted in present}
     for each in answers:
         for topic in each.result().topics:
             for state in topic.partitions:
                 found = _said(state)
                 if found is not None:
                     ends.setdefault(TopicPartition(ids[topic.topic], state.partition), found)
-    if asked:
-        _check_all(present, ends)
-    return ends
+    return ends, bool(asked)
 
 
 async def _local(broker: Broker, log: OpenLog, time_us: int | None) -> PartitionEnds:

@@ -29,7 +29,7 @@ from tailrace_broker.model.errors import NotAgreedError, TailraceError
 from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import Registration, RingState
-from tailrace_broker.net.api.partition_ends import ends_of
+from tailrace_broker.net.api.partition_ends import ends_of, known_ends_of
 from tailrace_broker.net.api.routes import forwarded_matcher
 from tailrace_broker.net.http.router import Call, Match, Response
 from tests.simulation.ring.groups.links import CallFrame, Links, SimulatedLink
@@ -106,6 +106,7 @@ class GroupBroker:
                 lambda: world.schedule.now_us,
                 self.counters,
                 self._ends_of,
+                self._known_ends_of,
                 partial(fetch, cast(Any, self)),
                 bounds=GroupBounds(COUNT_MAX, COUNT_MAX),
                 clock_us=lambda: world.schedule.now_us,
@@ -121,9 +122,12 @@ class GroupBroker:
         control = self._process.control
         assert control is not None
         assert control.state is not None
-        self.ring.state, self.ring.registration = control.state, control.registration
+        before, self.ring.state = self.ring.state, control.state
+        self.ring.registration = control.registration
         with self.loop.running():
             self.topics.apply(control.state, control.registration)
+            for call in self.ring.on_applied:
+                call(before, control.state)
 
     def applied(self) -> None:
         """The replicas have taken it."""
@@ -240,6 +244,10 @@ class GroupBroker:
         ends = await ends_of(cast(Any, self), topics)
         return {tp: (each.log_start, each.high_watermark) for tp, each in ends.items()}
 
+    async def _known_ends_of(self, topics: "Any") -> dict[TopicPartition, tuple[int, int]]:
+        ends = await known_ends_of(cast(Any, self), topics)
+        return {tp: (each.log_start, each.high_watermark) for tp, each in ends.items()}
+
 
 class AppliedRing:
     """The ring as the process has applied it."""
@@ -247,6 +255,7 @@ class AppliedRing:
     def __init__(self, process: "Process", ring: "GroupsOfRing") -> None:
         self.state: RingState | None = None
         self.registration: Registration | None = None
+        self.on_applied: list[Callable[[RingState | None, RingState], None]] = []
         self._process = process
         self._ring = ring
 

@@ -40,6 +40,9 @@ class Leader:
     async def fail(self, error: Exception) -> None:
         (await self._requests.get()).set_exception(error)
 
+    async def given_up(self) -> None:
+        assert (await self._requests.get()).cancelled()
+
     async def fetch(self, wanted: Wanted) -> Fetched:
         self.asked.append(wanted)
         request: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
@@ -192,3 +195,25 @@ async def test_a_sealed_log_is_found_with_all_of_it() -> None:
         await leader.is_here()
         with pytest.raises(NotReadyError, match="by now"):
             await finding
+
+
+async def test_what_was_heard_of_a_log_that_has_lost_its_end_is_forgotten() -> None:
+    async with remote_logs() as (leader, logs):
+        log = logs.log_of(TOPIC, 0)
+        await leader.answer(0, 9)
+        await until(lambda: len(leader.asked) == 2)
+        waiter = asyncio.get_running_loop().create_future()
+        log.add_waiter(waiter)
+
+        logs.forget({UUID(int=8)})
+        assert logs.log_of(TOPIC, 0) is log
+        logs.forget({TOPIC.topic_id})
+        await waiter
+        shorter = logs.log_of(TOPIC, 0)
+        await until(lambda: len(leader.asked) == 3)
+        await leader.given_up()
+        await leader.answer(0, 6)
+        await until(lambda: shorter.is_heard)
+
+        assert shorter is not log
+        assert shorter.high_watermark == 6

@@ -1,15 +1,25 @@
 """Where sealed partitions begin and end, when the broker that has them is away."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 from uuid import UUID
 
+import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from tailrace_broker.model.errors import CorruptPartitionError, NotReadyError, TailraceError
+from tailrace_broker.model.errors import (
+    CorruptPartitionError,
+    NoLeaderError,
+    NotReadyError,
+    TailraceError,
+)
+from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
-from tailrace_broker.net.api.partition_ends import PartitionEnds, _said
+from tailrace_broker.net.api import partition_ends
+from tailrace_broker.net.api.partition_ends import PartitionEnds, _said, ends_of, known_ends_of
 from tailrace_broker.net.api.topics import PartitionState, _state
 from tailrace_broker.net.broker import Broker, OpenTopic
 
@@ -69,3 +79,30 @@ def test_what_a_broker_says_of_a_sealed_partition_that_another_has_is_not_its_st
     assert _said(replace(row, leader_url=UNSET)) == PartitionEnds(0, 10)
     assert _said(replace(row, log_start=None)) is None
     assert _said(replace(row, state="open", leader_url="http://other:9250")) is not None
+
+
+def test_ends_that_no_leader_says_are_left_out_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Partition 0 is here, 1 at a broker that does not answer, 2 led by nobody."""
+    partitions = tuple(Partition(each, each, 1, 0, 100) for each in range(3))
+    here = SimpleNamespace(log_start=2, high_watermark=7, check_end=AsyncMock())
+
+    class Here(Hosted):
+        def log_of(self, partition: int) -> Any:
+            return here if partition == 0 else super().log_of(partition)
+
+    hosted = Here(SEALED, NotReadyError("it is on another broker"))
+    hosted.topic = Topic("t", UUID(int=1), TopicSettings(), partitions)
+    ask = AsyncMock(side_effect=NotReadyError("it does not answer"))
+    broker = cast(Broker, SimpleNamespace(ordinal=0, present=lambda _: hosted, ask_broker=ask))
+    monkeypatch.setattr(partition_ends, "server_of", lambda _, range_id: {1: 1}.get(range_id))
+
+    ends = asyncio.run(known_ends_of(broker, ["t"]))
+    assert ends == {TopicPartition(UUID(int=1), 0): PartitionEnds(2, 7)}
+    ask.assert_awaited_once()
+    with pytest.raises(NoLeaderError, match="no broker leads range 2"):
+        asyncio.run(ends_of(broker, ["t"]))
+
+    here.check_end = AsyncMock(side_effect=NoLeaderError("not sure"))
+    assert asyncio.run(known_ends_of(broker, ["t"])) == {}
