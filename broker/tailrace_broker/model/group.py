@@ -72,11 +72,13 @@ class Left(msgspec.Struct, frozen=True, rename="camel", tag="left"):
 
 class Committed(msgspec.Struct, frozen=True, rename="camel", tag="committed"):
     """The group has dealt with everything below these offsets. `lost`: records that it never got,
-    since retention was faster, or their loss was accepted; all so far.
+    since retention was faster, or their loss was accepted; all so far. `confirmed`: by consumer the
+    delivery that it has confirmed last, of those that have since the last such event.
     """
 
     offsets: Offsets
     lost: int = 0
+    confirmed: Mapping[str, int] = {}
 
 
 class Moved(msgspec.Struct, frozen=True, rename="camel", tag="moved"):
@@ -104,6 +106,7 @@ class GroupSnapshot(msgspec.Struct, frozen=True, rename="camel", tag="snapshot")
     offsets: Offsets
     lost: int = 0
     source: str | None = None
+    confirmed: Mapping[str, int] = {}
 
 
 class GroupsInherited(msgspec.Struct, frozen=True, rename="camel", tag="inherited"):

@@ -25,9 +25,18 @@ from uuid import UUID
 
 from tailrace_broker.core.groups.assignment import assign
 from tailrace_broker.core.groups.kind import check_consumer_group, check_reader_group, reader_of
-from tailrace_broker.core.groups.member import Assigned, Delivery, Member
+from tailrace_broker.core.groups.member import (
+    Assigned,
+    Delivery,
+    Member,
+    members_of,
+    new_member,
+    store_confirmations,
+    stored_confirmations,
+    unstored_confirmations,
+)
 from tailrace_broker.core.groups.offsets import by_topic, partitions_in, partitions_of
-from tailrace_broker.core.groups.registration import check_same
+from tailrace_broker.core.groups.registration import check_same, starts_in
 from tailrace_broker.core.groups.state import is_done, readable
 from tailrace_broker.core.groups.unknown import not_registered
 from tailrace_broker.model.errors import (
@@ -57,7 +66,6 @@ TopicByName = Mapping[str, Topic]
 # A delivery's number has the coordinator's boot, so that none is used twice over a restart: 8
 # million boots, each of 10^12 deliveries, are below 2^63.
 _TERM_SHIFT = 40
-_POLLS_SHIFT = 40
 
 
 class FetchRange(NamedTuple):
@@ -116,15 +124,9 @@ class Group:
             check_same(member.subscription, wanted)
             member.seen_us = now_us
             return None
-        starts: dict[TopicPartition, int] = {}
-        for topic in [topics[name] for name in wanted.topics if name in topics]:
-            tps = partitions_in(topic)
-            if not any(tp.topic_id == topic.topic_id for tp in self.positions):
-                for tp, partition in zip(tps, topic.partitions, strict=True):
-                    first, end = partition.known_start, partition.sealed_end
-                    log_start, high_watermark = logs.get(tp, (first, end or first))
-                    is_latest = wanted.on_new_group == "startFromLatest"
-                    starts[tp] = high_watermark if is_latest else log_start
+        known = {tp.topic_id for tp in self.positions}
+        new = [topics[name] for name in wanted.topics if name in topics]
+        starts = starts_in([each for each in new if each.topic_id not in known], logs, wanted)
         return Joined(wanted, self.epoch + 1, by_topic(starts))
 
     def leave(self, consumer_id: str, reason: Literal["goodbye", "expired"]) -> Left:
@@ -332,9 +334,10 @@ class Group:
         if self._is_moving:
             return None
         moved = {tp: self.positions[tp] for tp in self._ahead}
-        if not moved and self.lost == self._stored_lost:
+        confirmed = unstored_confirmations(self.members)
+        if not (moved or confirmed) and self.lost == self._stored_lost:
             return None
-        return Committed(by_topic(moved), self.lost)
+        return Committed(by_topic(moved), self.lost, confirmed)
 
     def reset(self, offsets: Mapping[TopicPartition, int]) -> Moved:
         """Return the event that moves the group there. GroupNotIdleError, GroupKindError."""
@@ -363,6 +366,7 @@ class Group:
             by_topic(kept),
             self._stored_lost,
             self.source,
+            stored_confirmations(self.members),
         )
 
     def apply(self, event: GroupEvent, now_us: int) -> None:
@@ -376,8 +380,9 @@ class Group:
                 self._apply_joined(event, now_us)
             case Left(consumer_id, epoch, _):
                 self._apply_left(consumer_id, epoch)
-            case Committed(offsets, lost):
+            case Committed(offsets, lost, confirmed):
                 self._apply_committed(offsets)
+                store_confirmations(self.members, confirmed)
                 self._stored_lost = max(self._stored_lost, lost)
                 self.lost = max(self.lost, lost)
             case Moved() | Published() | Deleted():
@@ -551,9 +556,7 @@ class Group:
                 self._move(tp, offset)
         name = joined.subscription.consumer_id
         if name not in self.members:
-            # Polls of a consumer that had this id before must not be taken for its polls.
-            poll_number = next(self.numbers) << _POLLS_SHIFT
-            self.members[name] = Member(joined.subscription, joined.epoch, now_us, poll_number)
+            self.members[name] = new_member(joined.subscription, joined.epoch, now_us, self.numbers)
             self.epoch = max(self.epoch + 1, joined.epoch)
             self.source = None
 
@@ -591,10 +594,7 @@ class Group:
         """Take over a snapshot at a start; it supersedes what is before it in the log."""
         self.epoch, self.source = snapshot.epoch, snapshot.source
         self.lost = self._stored_lost = snapshot.lost
-        self.members = {
-            each.consumer_id: Member(each, joined_epoch, now_us, next(self.numbers) << _POLLS_SHIFT)
-            for each, joined_epoch in snapshot.members
-        }
+        self.members = members_of(snapshot, now_us, self.numbers)
         self.stored = dict(partitions_of(snapshot.offsets))
         self.positions = dict(self.stored)
         self._ahead.clear()

@@ -1,7 +1,11 @@
-"""Checks what may register under the id of a consumer that is registered."""
+"""What may register under the id of a consumer that is registered, and where a group begins."""
 
+from collections.abc import Iterable, Mapping
+
+from tailrace_broker.core.groups.offsets import partitions_in
 from tailrace_broker.model.errors import ConsumerExistsError
-from tailrace_broker.model.group import Subscription
+from tailrace_broker.model.group import Subscription, TopicPartition
+from tailrace_broker.model.topic import Topic
 
 
 def check_same(registered: Subscription, wanted: Subscription) -> None:
@@ -12,3 +16,20 @@ def check_same(registered: Subscription, wanted: Subscription) -> None:
             "goodbye first, or choose another consumerId",
             consumerId=wanted.consumer_id,
         )
+
+
+def starts_in(
+    topics: Iterable[Topic], logs: Mapping[TopicPartition, tuple[int, int]], wanted: Subscription
+) -> dict[TopicPartition, int]:
+    """Return where a group begins in topics that are new to it.
+
+    `logs`: log start and high watermark of their partitions, undamaged ones.
+    """
+    starts: dict[TopicPartition, int] = {}
+    for topic in topics:
+        for tp, partition in zip(partitions_in(topic), topic.partitions, strict=True):
+            first, end = partition.known_start, partition.sealed_end
+            log_start, high_watermark = logs.get(tp, (first, end or first))
+            is_latest = wanted.on_new_group == "startFromLatest"
+            starts[tp] = high_watermark if is_latest else log_start
+    return starts

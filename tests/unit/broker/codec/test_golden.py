@@ -225,11 +225,11 @@ OFFSETS = {TOPIC_ID: {0: BASE_OFFSET, 3: 0}}
 EVENTS: list[GroupEvent] = [
     Joined(SUBSCRIPTION, 1, OFFSETS),
     Left("c1", 2, "expired"),
-    Committed(OFFSETS, lost=41),
+    Committed(OFFSETS, lost=41, confirmed={"c1": (7 << 40) + 3}),
     Moved(OFFSETS),
     Published("spark", OFFSETS),
     Deleted(),
-    GroupSnapshot(7, ((SUBSCRIPTION, 1),), OFFSETS, lost=41),
+    GroupSnapshot(7, ((SUBSCRIPTION, 1),), OFFSETS, lost=41, confirmed={"c1": (7 << 40) + 3}),
     GroupSnapshot(0, (), OFFSETS, source="spark"),
 ]
 

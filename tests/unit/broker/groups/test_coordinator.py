@@ -90,6 +90,7 @@ async def test_a_commit_survives_a_restart_and_what_was_only_delivered_comes_aga
     async with started_broker(tmp_path) as broker:
         assert await broker.groups.register(wanted()) == epoch
         again, later_number = await take(broker, said=Confirmation(unconfirmed))
+        await broker.groups.commit("c1", Confirmation(number))  # whose answer was lost
         with pytest.raises(StaleDeliveryError):
             await broker.groups.commit("c1", Confirmation(unconfirmed))
 

@@ -239,14 +239,54 @@ def test_a_commit_of_another_delivery_is_refused() -> None:
     assert tried.position(0) == 5
 
 
-def test_positions_that_are_not_stored_are_reported_until_they_are() -> None:
+def test_a_commit_that_is_repeated_at_the_next_coordinator_is_done_already() -> None:
+    tried = Tried(ONE)
+    tried.join("a", "b")
+    first = tried.poll("a", ends={0: 5})
+    assert first is not None
+    tried.group.confirm("a", Confirmation(first), 0)
+    committed = tried.group.uncommitted()
+    assert committed is not None
+    tried.apply(committed)
+    second = tried.poll("a", first, ends={0: 8})
+    assert second is not None
+    tried.group.confirm("a", Confirmation(second), 0)  # which is not stored
+
+    restarted = tried.restarted()
+    restarted.confirm("a", Confirmation(first), 0)
+    with pytest.raises(StaleDeliveryError):
+        restarted.confirm("a", Confirmation(second), 0)
+    with pytest.raises(StaleDeliveryError):
+        restarted.confirm("b", Confirmation(first), 0)
+
+    assert restarted.positions == {place_of(0): 5}
+    assert restarted.uncommitted() is None
+
+
+def test_who_registers_again_has_confirmed_nothing() -> None:
     tried = Tried(ONE)
     tried.join("a")
     number = tried.poll("a", ends={0: 5})
     tried.begin("a", number)
+    committed = tried.group.uncommitted()
+    assert committed is not None
+    tried.leave("a")
+    tried.apply(committed)  # was on its way
+    tried.join("a")
+
+    with pytest.raises(StaleDeliveryError):
+        tried.restarted().confirm("a", Confirmation(number), 0)
+
+
+def test_positions_that_are_not_stored_are_reported_until_they_are() -> None:
+    tried = Tried(ONE)
+    tried.join("a")
+    number = tried.poll("a", ends={0: 5})
+    assert number is not None
+    tried.begin("a", number)
 
     committed = tried.group.uncommitted()
-    assert committed == Committed({ID: {0: 5}}, 0)
+    assert committed == Committed({ID: {0: 5}}, 0, {"a": number})
     tried.apply(committed)
 
     assert tried.group.uncommitted() is None
@@ -258,6 +298,7 @@ def test_a_commit_that_is_stored_late_takes_nothing_back() -> None:
     tried.join("a")
     first = tried.poll("a", ends={0: 5})
     second = tried.poll("a", first, ends={0: 8})
+    assert second is not None
     committed = tried.group.uncommitted()
     assert committed is not None
     tried.begin("a", second)
@@ -265,7 +306,7 @@ def test_a_commit_that_is_stored_late_takes_nothing_back() -> None:
     tried.apply(committed)
 
     assert tried.position(0) == 8
-    assert tried.group.uncommitted() == Committed({ID: {0: 8}}, 0)
+    assert tried.group.uncommitted() == Committed({ID: {0: 8}}, 0, {"a": second})
 
 
 # --- consumers come and go ---

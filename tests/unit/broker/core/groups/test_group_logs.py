@@ -208,13 +208,15 @@ def test_what_a_log_lost_with_its_end_is_not_waited_for() -> None:
 def test_what_is_lost_for_good_is_passed_over_once_and_counted() -> None:
     tried = Tried(ONE)
     tried.join("a")
-    tried.poll("a", tried.poll("a", ends={0: 30}), ends={})
+    number = tried.poll("a", ends={0: 30})
+    assert number is not None
+    tried.poll("a", number, ends={})
 
     moved = [tried.group.pass_over(place_of(0), range(30, 50)) for _ in range(2)]
 
     assert moved == [True, False]
     assert tried.starts("a") == {0: (50, None)}
-    assert tried.group.uncommitted() == Committed({ID: {0: 50}}, 20)
+    assert tried.group.uncommitted() == Committed({ID: {0: 50}}, 20, {"a": number})
 
 
 @pytest.mark.parametrize("lost", [range(31, 50), range(10, 30)])
@@ -436,15 +438,16 @@ def test_a_snapshot_is_all_that_a_start_needs() -> None:
     tried.join("a", "b")
     tried.leave("b")
     number = tried.poll("a", ends={0: 5})
+    assert number is not None
     tried.begin("a", number)
-    tried.apply(Committed({ID: {0: 5}, UUID(int=9): {0: 1}}, 3))
+    tried.apply(Committed({ID: {0: 5}, UUID(int=9): {0: 1}}, 3, {"a": number, "b": 1}))
     before = tried.group.snapshot({UUID(int=9)})
 
     tried.events = [Committed({ID: {0: 77}}, 99), before, Left("nobody", 9, "goodbye")]
     restarted = tried.restarted()
 
     assert before == GroupSnapshot(
-        3, ((tried.subscription("a"), 1),), {ID: {0: 5, 1: 0}}, lost=3, source=None
+        3, ((tried.subscription("a"), 1),), {ID: {0: 5, 1: 0}}, lost=3, confirmed={"a": number}
     )
     assert restarted.snapshot() == before
     assert restarted.positions == {place_of(0): 5, place_of(1): 0}
