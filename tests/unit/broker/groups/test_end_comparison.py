@@ -14,7 +14,7 @@ from tailrace_broker.groups.end_comparison import EndComparison
 from tailrace_broker.model.errors import NotReadyError
 from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
-from tests.support.storage.storage import until
+from tests.support.waits import until
 
 FIRST, SECOND, SEALED = (TopicPartition(UUID(int=1), partition) for partition in range(3))
 PARTITIONS = (

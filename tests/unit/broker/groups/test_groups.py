@@ -10,7 +10,8 @@ from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.model.group import Confirmation, Subscription, TopicPartition
 from tailrace_broker.model.topic import TopicSettings
 from tests.support.broker.brokers import started_broker
-from tests.support.storage.storage import Appends, until
+from tests.support.storage.storage import Appends
+from tests.support.waits import until
 
 Ends = dict[TopicPartition, tuple[int, int]]
 
