@@ -1,28 +1,15 @@
 """Which Event reports a change, for `kubectl describe`: pure."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tailrace_operator.api.spec import GROUP
-from tailrace_operator.plan import actions
+from tailrace_operator.plan.actions import Action, Blocked, words_of
 from tailrace_operator.plan.conditions import by_type
+from tailrace_operator.plan.findings import WARNED, subject
 from tailrace_operator.plan.names import RESOURCES, digest
 from tailrace_operator.plan.observed import Document
-from tailrace_operator.plan.problems import WARNED, subject
 
 NOTE_CHARACTERS_MAX = 1024  # of a message
-
-# Reason and action of the Event for an action that is described in the same words everywhere.
-_EVENTS: Mapping[type, tuple[str, str]] = {
-    actions.RetireBroker: ("BrokerRetired", "Retire"),
-    actions.DeleteClaim: ("VolumeDeleted", "Delete"),
-    actions.RestartBroker: ("BrokerRestart", "Restart"),
-    actions.ReplaceVolume: ("VolumeReplaced", "Replace"),
-    actions.GrowClaim: ("VolumeGrown", "Grow"),
-    actions.PlacePod: ("BrokerPlaced", "Place"),
-    actions.ReplaceStatefulSet: ("StatefulSetReplaced", "Replace"),
-    actions.AlterTopic: ("TopicAltered", "Alter"),
-}
 
 
 class Announcement(NamedTuple):
@@ -34,33 +21,12 @@ class Announcement(NamedTuple):
     is_warning: bool = False
 
 
-def announcement(action: actions.Action, *, outcome: str | None = None) -> Announcement | None:
+def announcement(action: Action, *, outcome: str | None = None) -> Announcement | None:
     """None: no Event. `outcome`: the result of applying it, as a ring's id."""
-    match action:
-        case actions.Found(count):
-            size = "1 broker" if count == 1 else f"{count} brokers"
-            return Announcement("RingFounded", "Found", f"ring {outcome} of {size}")
-        case actions.StepRing("grow", count):
-            return Announcement("RangeSplit", "Grow", f"broker {count} has joined: {outcome}")
-        case actions.StepRing(_, count):
-            note = (
-                f"broker {count - 1} has given its range back: {outcome}; it stays until others "
-                "have copied what it stores"
-            )
-            return Announcement("RangesJoined", "Shrink", note)
-        case actions.Apply(reason=actions.MADE, is_drift=True):
-            note = f"{actions.described(action)}, was missing"
-            return Announcement("ObjectCreated", "Create", note)
-        case actions.Apply(is_drift=True):
-            return Announcement("DriftCorrected", "Apply", actions.described(action))
-        case actions.Blocked(reason, message):
-            return Announcement(reason, "Wait", message, is_warning=True)
-        case actions.CreateTopic(name):
-            return Announcement("TopicCreated", "Create", f"topic {name}")
-        case actions.DeleteTopic(name):
-            return Announcement("TopicDeleted", "Delete", f"topic {name}, with its records")
-    words = _EVENTS.get(type(action))
-    return None if words is None else Announcement(*words, actions.described(action))
+    words = words_of(action, outcome)
+    if words.event is None:
+        return None
+    return Announcement(*words.event, words.note or words.text, isinstance(action, Blocked))
 
 
 def warning(document: Document, before: Document) -> tuple[Announcement, str] | None:
@@ -120,7 +86,7 @@ def event_manifest(
     }
 
 
-def is_news(action: actions.Blocked, status: Document) -> bool:
+def is_news(action: Blocked, status: Document) -> bool:
     """Return whether the status does not say so yet."""
     return not any(
         action.message in condition.get("message", "")

@@ -48,14 +48,14 @@ from tailrace_operator.plan.actions import (
     AlterTopic,
     Blocked,
     CreateTopic,
-    described,
+    words_of,
 )
 from tailrace_operator.plan.conditions import by_type
 from tailrace_operator.plan.drift import merge_patch
+from tailrace_operator.plan.findings import INTERNAL_ERROR, RETRYING
 from tailrace_operator.plan.names import TOPIC_FINALIZER
 from tailrace_operator.plan.observed import Cluster, Document, Owner, Topic
 from tailrace_operator.plan.plan import next_action
-from tailrace_operator.plan.problems import INTERNAL_ERROR, RETRYING
 from tailrace_operator.plan.status import broken_status, cluster_status
 from tailrace_operator.plan.topic_plan import next_topic_action
 from tailrace_operator.plan.topic_status import topic_status
@@ -276,7 +276,7 @@ class Reconciler:
             return PassResult(Outcome.WAITING if waits else Outcome.WELL, moved)
         name = type(action).__name__
         self._metrics.actions.labels(name).inc()
-        log.info("action.done", **key._asdict(), action=name, detail=described(action))
+        log.info("action.done", **key._asdict(), action=name, detail=words_of(action).text)
         await self._announce(document, action, outcome)
         return PassResult(Outcome.CHANGED, moved)
 

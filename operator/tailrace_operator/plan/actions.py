@@ -1,8 +1,8 @@
-"""The actions, and their descriptions; one at a time, each safe to repeat."""
+"""The actions, one at a time, each safe to repeat; and the words by which each is reported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, NamedTuple, assert_never
 
 from tailrace_operator.plan.observed import ChildName, Document
 
@@ -148,25 +148,6 @@ class Blocked:
     message: str
 
 
-ClusterAction = (
-    Apply
-    | CreateSecret
-    | Remove
-    | ReplaceStatefulSet
-    | PlacePod
-    | RecordFounding
-    | Found
-    | OwnClaim
-    | GrowClaim
-    | RestartBroker
-    | ReplaceVolume
-    | StepRing
-    | RetireBroker
-    | DeleteClaim
-    | Blocked
-)
-
-
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
     """In the ring; settings by their names in the API's JSON."""
@@ -199,89 +180,104 @@ class SetFinalizer:
 
 
 TopicAction = CreateTopic | AlterTopic | DeleteTopic | SetFinalizer | Blocked
+RingAction = RecordFounding | Found | StepRing
+BrokerAction = PlacePod | RestartBroker | ReplaceVolume | RetireBroker
+VolumeAction = OwnClaim | GrowClaim | DeleteClaim
+ObjectAction = Apply | CreateSecret | Remove | ReplaceStatefulSet
+ClusterAction = ObjectAction | VolumeAction | BrokerAction | RingAction | Blocked
 Action = ClusterAction | TopicAction
 
 
-def progress_reason(action: Action) -> str:
-    """What is under way, in one word for programs."""
+class Words(NamedTuple):
+    """`reason`: what is under way, in one word for programs; `text`: the same for people.
+
+    `event`: reason and action of the Event that reports it, None: there is none; `note`: what the
+    Event says instead of the text.
+    """
+
+    reason: str
+    text: str
+    event: tuple[str, str] | None = None
+    note: str = ""
+
+
+def words_of(action: Action, outcome: str | None = None) -> Words:
+    """Return how an action is reported. `outcome`: the result of applying it, as a ring's id."""
     match action:
-        case Apply(reason="created") | CreateSecret() | CreateTopic():
-            return "Creating"
-        case Apply() | ReplaceStatefulSet() | AlterTopic() | SetFinalizer():
-            return "Updating"
-        case Remove() | DeleteTopic():
-            return "Deleting"
-        case PlacePod():
-            return "PlacingBrokers"
-        case RecordFounding() | Found():
-            return "Founding"
-        case OwnClaim() | GrowClaim():
-            return "UpdatingVolumes"
-        case RestartBroker():
-            return "Restarting"
-        case ReplaceVolume():
-            return "ReplacingVolume"
-        case StepRing("grow"):
-            return "Growing"
-        case StepRing() | RetireBroker() | DeleteClaim():
-            return "Shrinking"
-        case Blocked():
-            return action.reason
+        case RecordFounding() | Found() | StepRing():
+            return _of_ring(action, outcome)
+        case Apply(manifest, reason, is_drift):
+            text = f"{manifest['kind']} {manifest['metadata']['name']}: {reason}"
+            if reason == MADE:
+                event = ("ObjectCreated", "Create") if is_drift else None
+                return Words("Creating", text, event, f"{text}, was missing")
+            return Words("Updating", text, ("DriftCorrected", "Apply") if is_drift else None)
+        case CreateSecret(manifest):
+            return Words("Creating", f"Secret {manifest['metadata']['name']}: {MADE}")
+        case Remove(child):
+            return Words("Deleting", f"{child.kind} {child.name}: not wanted any more")
+        case ReplaceStatefulSet(name, _, reason):
+            text = f"StatefulSet {name}: recreated around its pods, {reason}"
+            return Words("Updating", text, ("StatefulSetReplaced", "Replace"))
+        case PlacePod(ordinal, _, zone):
+            text = f"broker {ordinal}: placed in zone {zone}"
+            return Words("PlacingBrokers", text, ("BrokerPlaced", "Place"))
+        case OwnClaim(name, _, _, is_owned):
+            what = "is deleted with" if is_owned else "stays when somebody deletes"
+            return Words("UpdatingVolumes", f"volume {name}: {what} the StreamCluster")
+        case GrowClaim(name, size):
+            text = f"volume {name}: grows to {size}"
+            return Words("UpdatingVolumes", text, ("VolumeGrown", "Grow"))
+        case RestartBroker(ordinal, _, reason):
+            text = f"broker {ordinal}: restarted, {reason}"
+            return Words("Restarting", text, ("BrokerRestart", "Restart"))
+        case ReplaceVolume(ordinal, _, claim, copies):
+            others = "1 other copy" if copies == 1 else f"{copies} other copies"
+            fills = f" and fills it from the ring, which has {others} of each event"
+            text = f"volume {claim} is being deleted; the broker restarts on a new one"
+            text = f"broker {ordinal}: {text}{fills * bool(copies)}"
+            return Words("ReplacingVolume", text, ("VolumeReplaced", "Replace"))
+        case RetireBroker(ordinal):
+            text = f"broker {ordinal}: retired, others have all that it held"
+            return Words("Shrinking", text, ("BrokerRetired", "Retire"))
+        case DeleteClaim(name):
+            text = f"volume {name}: deleted, its broker is retired"
+            return Words("Shrinking", text, ("VolumeDeleted", "Delete"))
+        case CreateTopic(name):
+            text = f"topic {name} is being created"
+            return Words("Creating", text, ("TopicCreated", "Create"), f"topic {name}")
+        case AlterTopic(name, _, reason):
+            return Words("Updating", f"topic {name}: {reason}", ("TopicAltered", "Alter"))
+        case DeleteTopic(name):
+            text, note = f"topic {name} is being deleted", f"topic {name}, with its records"
+            return Words("Deleting", text, ("TopicDeleted", "Delete"), note)
+        case SetFinalizer(is_wanted):
+            until = "until the topic is deleted" if is_wanted else "for nothing any more"
+            return Words("Updating", f"its deletion waits {until}")
+        case Blocked(reason, message):
+            return Words(reason, message, (reason, "Wait"))
         case _:
             assert_never(action)
 
 
-def described(action: Action) -> str:
-    """Describe an action for people."""
+def _of_ring(action: RingAction, outcome: str | None) -> Words:
     match action:
-        case Apply(manifest, reason):
-            return f"{manifest['kind']} {manifest['metadata']['name']}: {reason}"
-        case CreateSecret(manifest):
-            return f"Secret {manifest['metadata']['name']}: {MADE}"
-        case Remove(child, _):
-            return f"{child.kind} {child.name}: not wanted any more"
-        case ReplaceStatefulSet(name, _, reason):
-            return f"StatefulSet {name}: recreated around its pods, {reason}"
-        case PlacePod(ordinal, _, zone):
-            return f"broker {ordinal}: placed in zone {zone}"
-        case RecordFounding(count, None):
-            return f"the ring of {count} brokers is about to be founded"
         case RecordFounding(count, cluster_id):
-            return f"the ring of {count} brokers is {cluster_id}"
+            what = "about to be founded" if cluster_id is None else cluster_id
+            return Words("Founding", f"the ring of {count} brokers is {what}")
         case Found(count):
-            return f"the ring of {count} brokers is being founded"
-        case OwnClaim(name, _, _, is_owned):
-            what = "is deleted with" if is_owned else "stays when somebody deletes"
-            return f"volume {name}: {what} the StreamCluster"
-        case GrowClaim(name, size):
-            return f"volume {name}: grows to {size}"
-        case RestartBroker(ordinal, _, reason):
-            return f"broker {ordinal}: restarted, {reason}"
-        case ReplaceVolume(ordinal, _, claim, copies):
-            others = "1 other copy" if copies == 1 else f"{copies} other copies"
-            fills = f" and fills it from the ring, which has {others} of each event"
-            return (
-                f"broker {ordinal}: volume {claim} is being deleted; the broker restarts on a new "
-                f"one{fills * bool(copies)}"
-            )
+            text = f"the ring of {count} brokers is being founded"
+            size = "1 broker" if count == 1 else f"{count} brokers"
+            return Words("Founding", text, ("RingFounded", "Found"), f"ring {outcome} of {size}")
         case StepRing("grow", count):
-            return f"a range is split for broker {count}"
+            text, note = f"a range is split for broker {count}", f"broker {count} has joined"
+            return Words("Growing", text, ("RangeSplit", "Grow"), f"{note}: {outcome}")
         case StepRing(_, count):
-            return f"the range of broker {count - 1} is joined to its neighbour"
-        case RetireBroker(ordinal):
-            return f"broker {ordinal}: retired, others have all that it held"
-        case DeleteClaim(name):
-            return f"volume {name}: deleted, its broker is retired"
-        case CreateTopic(name):
-            return f"topic {name} is being created"
-        case AlterTopic(name, _, reason):
-            return f"topic {name}: {reason}"
-        case DeleteTopic(name):
-            return f"topic {name} is being deleted"
-        case SetFinalizer(is_wanted):
-            until = "until the topic is deleted" if is_wanted else "for nothing any more"
-            return f"its deletion waits {until}"
-        case Blocked(_, message):
-            return message
+            text = f"the range of broker {count - 1} is joined to its neighbour"
+            note = (
+                f"broker {count - 1} has given its range back: {outcome}; it stays until others "
+                "have copied what it stores"
+            )
+            return Words("Shrinking", text, ("RangesJoined", "Shrink"), note)
         case _:
             assert_never(action)

@@ -1,40 +1,55 @@
 """Conditions of a status, as everywhere in Kubernetes: whether something holds, why, since when."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from tailrace_operator.plan.names import PAUSED
 from tailrace_operator.plan.observed import Document
 
 MESSAGE_MAX = 1000
 
+# What a finding means for conditions.
+READY = {"Ready": True}
+NOT_READY = {"Ready": False}
+UNDER_WAY = {"Progressing": True}
+STANDS = {"Progressing": False}
+DEGRADED = {"Degraded": True}
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """`reason`: a word for programs; `message`: for people."""
 
-    type: str
-    holds: bool
+class Finding(NamedTuple):
+    """`reason`: a word for programs; `message`: for people, with the remedy if it needs one.
+
+    `means`: the conditions that it decides, and whether they hold; `phase`: how the column STATUS
+    says it, if it does.
+    """
+
     reason: str
     message: str
+    means: Mapping[str, bool]
+    phase: str = ""
 
 
 def condition_documents(
-    conditions: Iterable[Condition], status: Document, *, generation: int, now: str
+    types: Iterable[str],
+    findings: Collection[Finding],
+    status: Document,
+    *,
+    generation: int,
+    now: str,
 ) -> list[dict[str, Any]]:
-    """Return conditions as a status has them; one that holds in `status` keeps its time."""
+    """Return these conditions by the first finding about each; the time is that of its change."""
     before = by_type(status)
+    shown = {each: next(found for found in findings if each in found.means) for each in types}
     return [
         {
-            "type": condition.type,
-            "status": str(condition.holds),
-            "reason": condition.reason,
-            "message": condition.message[:MESSAGE_MAX],
+            "type": each,
+            "status": str(found.means[each]),
+            "reason": found.reason,
+            "message": found.message[:MESSAGE_MAX],
             "observedGeneration": generation,
-            "lastTransitionTime": _since(before.get(condition.type, {}), str(condition.holds), now),
+            "lastTransitionTime": _since(before.get(each, {}), str(found.means[each]), now),
         }
-        for condition in conditions
+        for each, found in shown.items()
     ]
 
 
@@ -43,12 +58,12 @@ def by_type(status: Document) -> dict[str, Document]:
     return {condition["type"]: condition for condition in status.get("conditions") or ()}
 
 
-def paused_condition(*, is_paused: bool) -> Condition:
-    """Return the condition `ReconciliationPaused`."""
+def paused_finding(*, is_paused: bool) -> Finding:
+    """Return what decides `ReconciliationPaused`."""
+    reason, message = "Active", "the operator is at work"
     if is_paused:
-        message = f"nothing is changed while the annotation {PAUSED} is true"
-        return Condition("ReconciliationPaused", True, "Paused", message)
-    return Condition("ReconciliationPaused", False, "Active", "the operator is at work")
+        reason, message = "Paused", f"nothing is changed while the annotation {PAUSED} is true"
+    return Finding(reason, message, {"ReconciliationPaused": is_paused})
 
 
 def _since(before: Document, status: str, now: str) -> str:

@@ -6,7 +6,7 @@ sealed ranges that it holds, it is retired, and only then its pod goes (`pod_cou
 is remembered: a change of mind, or an operator that starts again, goes on from where the ring is.
 """
 
-from tailrace_operator.plan.actions import RetireBroker, StepRing
+from tailrace_operator.plan.actions import RetireBroker, StepRing, words_of
 from tailrace_operator.plan.facts import (
     broker_count,
     can_step,
@@ -54,10 +54,7 @@ def _waited_for(cluster: Cluster, ring: Ring, count: int) -> str:
     wanted = cluster.spec.brokers
     if wanted > count and count not in ring.registered & ready_ordinals(cluster):
         return f"broker {count} starts"
-    if wanted > count:
-        what = f"a range is split for broker {count}"
-    else:
-        what = f"the range of broker {count - 1} is joined to its neighbour"
+    what = words_of(StepRing("grow" if wanted > count else "shrink", count)).text
     return what if can_step(cluster) else f"{what} when all brokers serve and all copies are there"
 
 

@@ -1,32 +1,41 @@
 """What is reported of a Topic: what is in force in its ring, and whether that is what is wanted."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from tailrace.settings.quantities import duration_quantity
-from tailrace_operator.plan.actions import Action, Blocked, described, progress_reason
-from tailrace_operator.plan.conditions import Condition, condition_documents, paused_condition
+from tailrace_operator.plan.actions import Action, words_of
+from tailrace_operator.plan.conditions import (
+    NOT_READY,
+    READY,
+    Finding,
+    condition_documents,
+    paused_finding,
+)
 from tailrace_operator.plan.facts import IN_SYNC_MIN
+from tailrace_operator.plan.findings import RETRYING, lost_data, unserved
 from tailrace_operator.plan.names import PAUSED
 from tailrace_operator.plan.observed import Document, LiveTopic, Ring, Topic
-from tailrace_operator.plan.problems import lost_data, unserved
 from tailrace_operator.plan.words import size_text
 
 PARTITIONS_LISTED_MAX = 64
+_CONDITIONS = ("Ready", "ReconciliationPaused")
 
 
 def topic_status(topic: Topic, action: Action | None, *, now: str, error: str | None) -> Document:
     """The whole status; what was once known stays. `now`: as in RFC 3339."""
     owner = topic.owner
-    conditions = (
-        _ready(topic, action, error),
-        paused_condition(is_paused=owner.is_paused),
-    )
+    found = [*_findings(topic, action, error)]
     return {
         **topic.status,
         **({} if topic.live is None else _in_force(topic.live)),
         "observedGeneration": owner.generation,
         "conditions": condition_documents(
-            conditions, topic.status, generation=owner.generation, now=now
+            ("Ready", "ReconciliationPaused"),
+            found,
+            topic.status,
+            generation=owner.generation,
+            now=now,
         ),
     }
 
@@ -50,49 +59,40 @@ def _known(partition: Document) -> Document:
     return {name: value for name, value in partition.items() if value is not None}
 
 
-def _ready(topic: Topic, action: Action | None, error: str | None) -> Condition:
-    if topic.owner.is_deleting:
-        message = f"it is being deleted{_waits_for(topic, error)}"
-        return Condition("Ready", False, "Deleting", message)
-    if error is not None:
-        return Condition("Ready", False, "Retrying", error)
-    if topic.cluster_problem is not None:
-        return Condition("Ready", False, *topic.cluster_problem)
-    if isinstance(action, Blocked):
-        return Condition("Ready", False, action.reason, action.message)
+def _findings(topic: Topic, action: Action | None, error: str | None) -> Iterator[Finding]:
+    """Return what decides the conditions, the first thing first."""
+    owner, problem = topic.owner, topic.cluster_problem
+    yield paused_finding(is_paused=owner.is_paused)
+    waits = [] if error is None else [Finding(RETRYING, error, NOT_READY)]
+    if problem is not None:
+        waits.append(Finding(*problem, NOT_READY))
+    if owner.is_deleting:  # which can be for long
+        why = "".join(f"; {each.message}" for each in waits[:1])
+        if owner.is_paused:
+            why = f"; it waits until the annotation {PAUSED} is gone"
+        yield Finding("Deleting", f"it is being deleted{why}", NOT_READY)
+    yield from waits
     if action is not None:
-        return Condition("Ready", False, progress_reason(action), described(action))
+        words = words_of(action)
+        yield Finding(words.reason, words.text, NOT_READY)
     if topic.live is None:
-        return Condition("Ready", False, "Missing", "the ring has no such topic")
-    return _served(topic.live, topic.ring)
+        yield Finding("Missing", "the ring has no such topic", NOT_READY)
+        return
+    yield from _unserved(topic.live, topic.ring)
+    message = f"{topic.live.partition_count} partitions are served{_waiting_ranges(topic.live)}"
+    yield Finding("Served", message, READY)
 
 
-def _waits_for(topic: Topic, error: str | None) -> str:
-    """Return what keeps a deletion, which can be for long."""
-    reason: str | None = None
-    if topic.owner.is_paused:
-        reason = f"it waits until the annotation {PAUSED} is gone"
-    elif error is not None:
-        reason = error
-    elif topic.cluster_problem is not None:
-        reason = topic.cluster_problem[1]
-    return "" if reason is None else f"; {reason}"
-
-
-def _served(live: LiveTopic, ring: Ring | None) -> Condition:
-    """By the leaders of its partitions, and by the ring's ranges: it has partitions in each."""
-    if ring is not None and ring.lost:
-        return Condition("Ready", False, *lost_data(ring.lost))
-    without = [each["id"] for each in live.partitions if each.get("leader") is None]
-    if without:
-        message = f"{len(without)} of {len(live.partitions)} open partitions have no leader"
-        return Condition("Ready", False, "Leaderless", message)
+def _unserved(live: LiveTopic, ring: Ring | None) -> Iterator[Finding]:
+    """By the leaders of its partitions, or the ring's ranges: it has partitions in each."""
     if ring is not None:
-        minimum = int(live.settings.get("minInSyncReplicas", IN_SYNC_MIN))
-        for problem in unserved(ring, minimum):
-            return Condition("Ready", False, *problem)
-    message = f"{live.partition_count} partitions are served{_waiting_ranges(live)}"
-    return Condition("Ready", True, "Served", message)
+        yield from lost_data(ring.lost)
+    without = sum(each.get("leader") is None for each in live.partitions)
+    if without:
+        message = f"{without} of {len(live.partitions)} open partitions have no leader"
+        yield Finding("Leaderless", message, NOT_READY)
+    if ring is not None:
+        yield from unserved(ring, int(live.settings.get("minInSyncReplicas", IN_SYNC_MIN)))
 
 
 def _waiting_ranges(live: LiveTopic) -> str:

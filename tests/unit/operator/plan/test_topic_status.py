@@ -5,15 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace_operator.plan.actions import (
-    AlterTopic,
-    Blocked,
-    CreateTopic,
-    DeleteTopic,
-    SetFinalizer,
-    TopicAction,
-    described,
-)
+from tailrace_operator.plan.actions import Blocked, CreateTopic, TopicAction
 from tailrace_operator.plan.observed import Topic
 from tailrace_operator.plan.topic_status import topic_status
 from tailrace_operator.plan.words import size_text
@@ -198,22 +190,6 @@ def test_a_pause_is_reported() -> None:
 )
 def test_a_size_has_one_digit_behind_the_point(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text
-
-
-@pytest.mark.parametrize(
-    ("action", "said"),
-    [
-        (CreateTopic("a", {}), "topic a is being created"),
-        (AlterTopic("a", {}, "x 1 → 2"), "topic a: x 1 → 2"),
-        (DeleteTopic("a"), "topic a is being deleted"),
-        (SetFinalizer(is_wanted=True), "its deletion waits until the topic is deleted"),
-        (SetFinalizer(is_wanted=False), "its deletion waits for nothing any more"),
-        (Blocked("A", "b"), "b"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
-)
-def test_every_action_is_described(action: TopicAction, said: str) -> None:
-    assert described(action) == said
 
 
 @pytest.mark.parametrize(
