@@ -76,7 +76,7 @@ integration: setup
 
 # On kind, or KUBECONFIG=… or KUBELAB=/path/to/kubelab; SMOKE=1: the first minutes only. Docs: docs/kubernetes.md.
 e2e: setup
-	@$(BIN)/pytest --capture=no --verbosity=-1 -p no:randomly --with-e2e $(if $(SMOKE),tests/e2e/test_smoke.py,tests/e2e)
+	@$(BIN)/pytest --capture=no --verbosity=-1 -p no:randomly --durations 10 --with-e2e $(if $(SMOKE),tests/e2e/test_smoke.py,tests/e2e)
 
 # SEEDS=200: this many scenarios of each simulator; FIRST=1000: from that one on. SEED=7 runs one of a ring
 # with its trace, SHRINK=1 without what it fails without. Docs: docs/simulation.md.

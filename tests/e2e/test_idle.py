@@ -11,7 +11,7 @@ from tests.e2e.resources import stream_cluster
 from tests.e2e.sigkill import restarts_of
 
 CLUSTERS = 20
-MEASURED_S = 240  # each is looked at twice
+MEASURED_S = 120  # each is looked at once
 RSS_MIB_MIN = 30  # less means a different process
 RSS_MIB_MAX = 200  # the chart gives it 256
 TINY = {"requests": {"cpu": "5m", "memory": "96Mi"}, "limits": {"memory": "256Mi"}}
