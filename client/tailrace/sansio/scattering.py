@@ -3,8 +3,11 @@
 Any broker takes records of the partitions that it leads, and refuses the others one by one (421),
 so that only these are sent again, elsewhere: each is stored once, with a number or without. Until a
 broker has refused some, all go to the URL that was given, as on a ring of one.
+
+An answer may have several elements of one partition, when others before it had the records' keys.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -85,15 +88,21 @@ class Scattering:
             self._may_be_stored |= error.write_attempted
             self._refused.append((indices, set()))
             return
-        refused = {
-            _partition_of(part)
-            for part in parts
-            if isinstance(part, ProblemError) and self._is_refused(part) and not is_last
-        }
+        refused = set() if is_last else self._refused_partitions(parts)
         self._parts += (part for part in parts if _partition_of(part) not in refused)
         if refused:
             self._may_be_stored |= any(_may_be_stored(part) for part in parts)
             self._refused.append((indices, refused))
+
+    def _refused_partitions(self, parts: Sequence[Produced | ProblemError]) -> set[int]:
+        """Those whose records can be sent again: all of them, or each is stored once."""
+        counts = Counter(map(_partition_of, parts))
+        return {
+            partition
+            for part in parts
+            if isinstance(part, ProblemError) and self._is_refused(part)
+            if counts[partition := _partition_of(part)] == 1 or self._keyless is not None
+        }
 
     def _is_refused(self, error: TailraceError) -> bool:
         """Others lead; and nothing of it may be stored already, or is stored once."""

@@ -39,7 +39,8 @@ Headers = Iterable[tuple[str, bytes]]
 class Stored:
     """A record is stored at `offset` of `partition`, as durably as its topic promises.
 
-    Both are None in the rare case that partitions were replaced while it was on its way.
+    Both are None in the rare case that partitions were replaced while it was on its way; `offset`
+    alone when its request is stored in several parts of a partition that follows several others.
     `duplicate`: an attempt before had stored it.
     """
 
@@ -305,24 +306,20 @@ class Sending(Generic[Ticket]):
         partitions = self._partitions(batch, parts)
         if partitions is None:
             return None
-        part_by_partition = {_partition_of(part): part for part in parts}
+        parts_by_partition: defaultdict[int, list[Produced | ProblemError]] = defaultdict(list)
+        for part in parts:
+            parts_by_partition[_partition_of(part)].append(part)
         expected = Counter(partitions)
-        if expected.keys() != part_by_partition.keys() or any(
-            isinstance(part, Produced) and part.count != expected[partition]
-            for partition, part in part_by_partition.items()
-        ):
+        if expected.keys() != parts_by_partition.keys():
             return None
-        stored_before: defaultdict[int, int] = defaultdict(int)
-        places: list[Outcome] = []
-        for partition in partitions:
-            part = part_by_partition[partition]
-            if isinstance(part, Produced):
-                offset = part.offset + stored_before[partition]
-                stored_before[partition] += 1
-                places.append(Stored(batch.topic, partition, offset, part.duplicate))
-            else:
-                places.append(part)
-        return places
+        places = {
+            partition: _places_in(batch.topic, parts_by_partition[partition], count)
+            for partition, count in expected.items()
+        }
+        if any(in_partition is None for in_partition in places.values()):
+            return None
+        next_of = {partition: iter(found or ()) for partition, found in places.items()}
+        return [next(next_of[partition]) for partition in partitions]
 
     def _partitions(
         self, batch: Batch[Ticket], parts: Sequence[Produced | ProblemError]
@@ -371,6 +368,23 @@ def _partition_of(part: Produced | ProblemError) -> int:
         return part.partition
     partition = part.members.get("partition")
     return partition if isinstance(partition, int) else -1
+
+
+def _places_in(
+    topic: str, parts: Sequence[Produced | ProblemError], count: int
+) -> list[Outcome] | None:
+    """Of the `count` records of a partition, in their order; None: the parts do not say."""
+    first, *others = parts
+    if isinstance(first, ProblemError):
+        return None if others else [first] * count
+    stored = [part for part in parts if isinstance(part, Produced)]
+    if len(stored) < len(parts) or sum(part.count for part in stored) != count:
+        return None
+    if others:  # which of them has a record is not known
+        duplicate = any(part.duplicate for part in stored)
+        return [Stored(topic, first.partition, None, duplicate)] * count
+    offsets = range(first.offset, first.offset + count)
+    return [Stored(topic, first.partition, offset, first.duplicate) for offset in offsets]
 
 
 def _is_one_records_fault(error: TailraceError) -> bool:

@@ -298,12 +298,22 @@ def test_each_element_of_a_partition_is_reported() -> None:
     assert request.outcome() == [produced(0, 1), produced(0, 1), produced(1, 1)]
 
 
-def test_a_partition_that_is_sent_again_is_reported_once() -> None:
-    request = scattering(Routing(A), *KEYS, producer_id="p")
+@pytest.mark.parametrize(("producer_id", "is_sent_again"), [(None, False), ("p", True)])
+def test_what_a_partition_took_in_part_is_sent_again_if_it_is_stored_once(
+    producer_id: str | None, is_sent_again: bool
+) -> None:
+    request = scattering(Routing(A), *KEYS, producer_id=producer_id)
     [(_, _, indices)] = request.requests()
-    request.failed(partly(produced(0, 1), refused(partition=0), produced(1, 1)), indices)
-    request.learn(ring("a", "b"), HALVES, 0.0)
+    parts = partly(produced(0, 1), refused(partition=0), produced(1, 1))
+    request.failed(parts, indices)
 
+    assert request.wants_routing is is_sent_again
+    if not is_sent_again:
+        with pytest.raises(ProblemError) as raised:
+            request.outcome()
+        assert {*raised.value.parts} == {*parts.parts}
+        return
+    request.learn(ring("a", "b"), HALVES, 0.0)
     assert sent(request) == {A: (body(0, 2), [0, 2])}
     request.stored([produced(0, 1), produced(0, 1)])
     assert request.outcome() == [produced(0, 1), produced(0, 1), produced(1, 1)]

@@ -104,6 +104,34 @@ def test_what_is_stored_nobody_knows_where_is_stored_all_the_same(parts: list[Pr
     assert set(reported(sender.stored(batch, parts)).values()) == {Stored("t", None, None)}
 
 
+def test_of_what_a_partition_has_in_several_parts_only_the_partition_is_known() -> None:
+    sender = sending()
+    sender.learn(ring("a"), HALVES, 0.0)
+    batch = send(sender, EARLY, LATE, EARLY)
+    parts = [produced(0, 10, 1), produced(0, 70, 1, duplicate=True), produced(1, 5, 1)]
+
+    assert not sender.wants_routing(batch, parts, 0.0)
+    assert reported(sender.stored(batch, parts)) == {
+        "0": Stored("t", 0, None, duplicate=True),
+        "1": Stored("t", 1, 5),
+        "2": Stored("t", 0, None, duplicate=True),
+    }
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_records_of_a_partition_that_took_some_may_be_stored(order: int) -> None:
+    sender = sending()
+    sender.learn(ring("a"), HALVES, 0.0)
+    batch = send(sender, EARLY, EARLY, EARLY)
+    error = refused("sequence-unknown")
+    error.write_attempted = True
+    parts = (produced(0, 10, 2), refused("sequence-unknown", partition=0))
+    error.parts = parts[::order]
+
+    outcomes = reported(sender.failed(batch, error, 0.0)).values()
+    assert [getattr(each, "write_attempted", None) for each in outcomes] == [True] * 3
+
+
 def test_records_without_a_key_are_where_the_producer_s_name_is() -> None:
     sender = sending(id="hello")
     sender.learn(ring("a"), HALVES, 0.0)
