@@ -9,18 +9,22 @@ import gc
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from typing import TYPE_CHECKING
 
-from tailrace.errors import OffsetOutOfRangeError, TailraceError
+from tailrace.errors import OffsetOutOfRangeError, ProblemError, TailraceError
 from tailrace.spark.connection import PatientClient
 from tailrace.spark.offsets import OffsetRange
 from tailrace.spark.options import ReadOptions
+from tailrace.spark.stream_offsets import OLDER_LISTING_S, OLDER_LISTINGS_MAX
 from tailrace.values import Fetched
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _log = logging.getLogger(__name__)
+# Deleted, or removed by retention; or new to the broker that was asked.
+_NOT_FOUND = ("topic-not-found", "partition-not-found")
 
 
 class DataLossError(TailraceError):
@@ -64,10 +68,12 @@ def _read(
         asked = position
         try:
             fetched = _fetch(client, offsets, asked, options)
-        except OffsetOutOfRangeError as error:
+        except ProblemError as error:
+            behind = _behind_loss(error, asked, offsets.end)
+            if behind is None:
+                raise
             report_loss(options, f"{offsets.topic}/{offsets.partition}: {error}")
-            # Retention took the start while the job ran; without a later start, all is gone.
-            position = error.log_start if error.log_start > asked else offsets.end
+            position = behind
             continue
         for batch in decode_batches(
             fetched.body,
@@ -87,10 +93,32 @@ def _read(
 def _fetch(
     client: PatientClient, offsets: OffsetRange, position: int, options: ReadOptions
 ) -> Fetched:
+    """Ask again where a partition is not known: brokers hear of a step one after the other."""
     topic, partition, bytes_max = offsets.topic, offsets.partition, options.fetch_bytes_max
-    return client.ask(
-        lambda connected: connected.read_batches(topic, partition, position, max_bytes=bytes_max)
-    )
+    for attempt in count():
+        try:
+            return client.ask(
+                lambda connected: connected.read_batches(
+                    topic, partition, position, max_bytes=bytes_max
+                )
+            )
+        except ProblemError as error:
+            if error.type not in _NOT_FOUND or attempt == OLDER_LISTINGS_MAX:
+                raise
+            client.turn(OLDER_LISTING_S)
+    raise AssertionError("count() does not end")
+
+
+def _behind_loss(error: ProblemError, asked: int, end: int) -> int | None:
+    """Where reading goes on behind what is gone for good; None: it is not."""
+    if isinstance(error, OffsetOutOfRangeError):
+        # Retention took the start while the job ran; without a later start, all is gone.
+        return error.log_start if error.log_start > asked else end
+    if error.type in _NOT_FOUND:
+        return end
+    following = error.members.get("nextOffset")
+    is_accepted = error.type == "corrupt-partition" and error.members.get("accepted") is True
+    return following if is_accepted and isinstance(following, int) and following > asked else None
 
 
 @functools.cache
