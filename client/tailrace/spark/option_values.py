@@ -188,6 +188,8 @@ def _parse_assignment(text: str) -> Mapping[str, frozenset[int] | None]:
         }
     except (ValueError, AttributeError, TypeError):
         refuse("assign", text, wanted)
+    if not partitions_by_topic:
+        refuse("assign", text, wanted)
     for partitions in partitions_by_topic.values():
         if not partitions or not all(type(partition) is int for partition in partitions):
             refuse("assign", text, wanted)

@@ -207,6 +207,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         document = write_offsets(end)
         if document == start:
             return start
+        self._has_waited = not document  # all its topics were deleted
         self._batch_at_s = time.monotonic()
         return document
 

@@ -233,6 +233,7 @@ def test_an_unknown_option_is_refused_by_name_with_a_remedy(
         ({"url": URL, "subscribePattern": "a("}, 'subscribePattern "a("'),
         ({"url": URL, "assign": "a"}, "assign must be JSON"),
         ({"url": URL, "assign": "[0]"}, "assign must be JSON"),
+        ({"url": URL, "assign": "{}"}, "assign must be JSON"),
         ({"url": URL, "assign": '{"a":0}'}, "assign must be JSON"),
         ({"url": URL, "assign": '{"a":[]}'}, "assign must be JSON"),
         ({"url": URL, "assign": '{"a":["0"]}'}, "assign must be JSON"),
