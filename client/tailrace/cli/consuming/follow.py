@@ -13,7 +13,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from tailrace.cli.consuming.pages import Key, Page
-from tailrace.cli.consuming.quarantined import Quarantined
+from tailrace.cli.consuming.quarantined import Quarantined, Removed
 from tailrace.errors import ProblemError, TailraceError
 from tailrace.sync import Client
 from tailrace.values import Fetched, PartitionOffsets
@@ -52,9 +52,9 @@ class Gone(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Damaged offsets are passed over."""
+    """Damaged or removed offsets are passed over."""
 
-    damage: Quarantined
+    passed: Quarantined | Removed
 
 
 class Failed(NamedTuple):
@@ -140,8 +140,8 @@ def follow(
                 waiting.discard(key)
                 if not waiting:
                     note("the broker answers again")
-            case Skipped(damage):
-                warn(str(damage))
+            case Skipped(passed):
+                warn(str(passed))
             case Failed(error):
                 raise error
 
@@ -166,10 +166,10 @@ def _poll(client: Client, key: Key, offset: int, page_records: int, events: "Que
                 is_at_end = page.is_sealed and not page.body
                 ended = sealed_end(key, page, client.offsets([key[0]])) if is_at_end else None
             except TailraceError as error:
-                damage = Quarantined.at(offset, error)
-                if damage is not None:
-                    events.put(Skipped(damage))
-                    offset = damage.next_offset
+                passed = Quarantined.at(offset, error) or Removed.at(key, offset, None, error)
+                if passed is not None:
+                    events.put(Skipped(passed))
+                    offset = passed.next_offset
                     continue
                 if not error.retriable:
                     events.put(_gone_or_failed(client, key, error))

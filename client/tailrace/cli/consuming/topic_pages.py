@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.cli.consuming.pages import Key, Page
-from tailrace.cli.consuming.quarantined import Quarantined
+from tailrace.cli.consuming.quarantined import Quarantined, Removed
 from tailrace.errors import (
     PartitionDamagedError,
     PartitionUnavailableError,
@@ -101,10 +101,10 @@ def select(
     else:
         skipped: list[Quarantined] = []
 
-        def skip(damage: Quarantined) -> None:
-            if not damage.is_accepted:
-                skipped.append(damage)
-            warn(str(damage))
+        def skip(passed: Quarantined | Removed) -> None:
+            if isinstance(passed, Quarantined) and not passed.is_accepted:
+                skipped.append(passed)
+            warn(str(passed))
 
         pages = chain(
             _stored_pages(client, partitions, starts, page_records, skip),
@@ -198,7 +198,7 @@ def _stored_pages(
     partitions: "Sequence[PartitionOffsets]",
     starts: Starts,
     page_records: int,
-    skip: Callable[[Quarantined], None],
+    skip: Callable[[Quarantined | Removed], None],
 ) -> Iterator[Page]:
     """What each partition held when it was asked for its offsets, but for what cannot be read."""
     for offsets in partitions:
@@ -212,11 +212,11 @@ def _stored_pages(
                     max_records=min(page_records, end - position),
                 )
             except ProblemError as error:
-                damage = Quarantined.at(position, error)
-                if damage is None:
+                passed = _passed(client, offsets, position, error)
+                if passed is None:
                     raise
-                skip(damage)
-                position = damage.next_offset
+                skip(passed)
+                position = passed.next_offset
                 continue
             if page.next_offset <= position:
                 raise UnexpectedAnswerError(
@@ -225,6 +225,20 @@ def _stored_pages(
                 )
             yield Page(offsets.topic, page.body)
             position = page.next_offset
+
+
+def _passed(
+    client: "Client", offsets: "PartitionOffsets", position: int, error: ProblemError
+) -> Quarantined | Removed | None:
+    """What a read from `position` on has met that it can pass over; None: nothing."""
+    key, end = _key(offsets), offsets.readable().stop
+    if error.type == "partition-not-found":
+        from tailrace.cli.consuming.follow import children_of_gone
+
+        # Else it is new, and the broker that was asked has not heard of it.
+        has_newer = bool(children_of_gone(key, client.offsets([offsets.topic])))
+        return Removed(*key, position, end, end) if has_newer else None
+    return Quarantined.at(position, error) or Removed.at(key, position, end, error)
 
 
 def _readable(

@@ -59,7 +59,8 @@ def consume(
     With --group those that the group has not read yet, each at least once: what was printed is
     confirmed, and what was not, as after a broken pipe, comes again.
     Damaged batches are skipped and named. Partitions that cannot be read are named at the end.
-    Both end with exit status 1. Lost offsets whose loss was accepted are named, and no error.
+    Both end with exit status 1. Lost offsets whose loss was accepted are named, and no error; so
+    are those that retention removes before they are read.
     Plain text is shown as text; in JSON such a value has "valueEncoding":"text" behind it.
     """
     if since_ms is not None:
