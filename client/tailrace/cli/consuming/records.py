@@ -82,7 +82,12 @@ def _with_texts(page: bytes) -> bytes:
 
 
 def _with_text(line: bytes) -> bytes:
-    document = json.loads(line) if _IN_BASE64 in line else {}
+    if _IN_BASE64 not in line:
+        return line
+    try:
+        [document] = documents_of(line)
+    except RecursionError:  # so its value is JSON
+        return line
     shown = readable(document)
     if shown is document:
         return line
