@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from tailrace.errors import ProblemError
 from tailrace.spark.connection import PatientClient
 from tailrace.spark.options import WriteOptions
 
@@ -34,7 +35,7 @@ class TailraceWriter(DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """Store all rows of a task; on return they are as durable as their topics promise."""
-        from tailrace.arrow.records import encode_batch, group_by_topic, split_for_requests
+        from tailrace.arrow.records import group_by_topic
 
         record_count = 0
         with closing(PatientClient(self._options.urls)) as client:
@@ -42,8 +43,7 @@ class TailraceWriter(DataSourceArrowWriter):
                 topic = self._options.topic
                 groups = [(topic, batch)] if topic is not None else group_by_topic(batch)
                 for name, rows in groups:
-                    for piece in split_for_requests(rows):
-                        _produce(client, name, encode_batch(piece))
+                    _store(client, name, rows)
                 record_count += batch.num_rows
         return Written(record_count)
 
@@ -52,6 +52,22 @@ class TailraceWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What was stored stays."""
+
+
+def _store(client: PatientClient, topic: str, rows: "pa.RecordBatch") -> None:
+    """In order, in requests that the broker takes: it may be set to small ones."""
+    from tailrace.arrow.records import encode_batch, split_for_requests
+
+    for piece in split_for_requests(rows):
+        try:
+            _produce(client, topic, encode_batch(piece))
+        except ProblemError as error:
+            is_too_large = error.type == "body-too-large" and not error.write_attempted
+            if not is_too_large or piece.num_rows == 1:
+                raise
+            half = piece.num_rows // 2
+            _store(client, topic, piece.slice(0, half))
+            _store(client, topic, piece.slice(half))
 
 
 def _produce(client: PatientClient, topic: str, body: bytes) -> None:
