@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 from tailrace.calls import records, topics
 from tailrace.calls.exchange import Caller, blocking
-from tailrace.errors import TailraceError, UnexpectedAnswerError
+from tailrace.errors import OffsetOutOfRangeError, TailraceError, UnexpectedAnswerError
 from tailrace.extras import require, require_arrow
 from tailrace.protocol.records_ndjson import Record, decode_lines
 from tailrace.values import Fetched, PartitionOffsets
@@ -40,7 +40,7 @@ class ReadingParameters(TypedDict, total=False):
     `start`, `end` (exclusive): an offset in every partition, -n is n before the end; "earliest" or
     "latest"; offsets by partition (one that is left out is read from its beginning, to its end); or
     a time with a zone: from the first record that is not older, up to that of `end`. What a
-    partition does not hold is left out.
+    partition does not hold, or not any more when it is its turn, is left out.
     `last`: in place of these; of the last so many of each partition the so many newest by their
     time, oldest first.
     `partitions`: these only. `include_headers`: with a column of them.
@@ -180,9 +180,13 @@ class Reading:
         position = stretch.start
         while position < stretch.end:
             count = min(PAGE_RECORDS, stretch.end - position)
-            page = _read_lines(
-                self._client, self._topic, stretch.partition, position, max_records=count
-            )
+            try:
+                page = _read_lines(
+                    self._client, self._topic, stretch.partition, position, max_records=count
+                )
+            except OffsetOutOfRangeError as error:
+                position = _behind_removed(error, position)
+                continue
             yield from decode_lines(page.body, self._topic)
             position = _after(page, stretch, position)
 
@@ -192,9 +196,13 @@ class Reading:
         for stretch in self._stretches():
             position = stretch.start
             while position < stretch.end:
-                page = _read_batches(
-                    self._client, self._topic, stretch.partition, position, max_bytes=PAGE_BYTES
-                )
+                try:
+                    page = _read_batches(
+                        self._client, self._topic, stretch.partition, position, max_bytes=PAGE_BYTES
+                    )
+                except OffsetOutOfRangeError as error:
+                    position = _behind_removed(error, position)
+                    continue
                 yield from decode_batches(
                     page.body,
                     topic=self._topic,
@@ -244,6 +252,13 @@ def _after(page: Fetched, stretch: Stretch, position: int) -> int:
             f"{stretch.end}, which can be read"
         )
     return page.next_offset
+
+
+def _behind_removed(error: OffsetOutOfRangeError, position: int) -> int:
+    """Where to go on when retention has removed what was to come; raises any other error."""
+    if error.log_start <= position:
+        raise error
+    return error.log_start
 
 
 def _place_in_time(record: Record) -> tuple[int, int, int]:

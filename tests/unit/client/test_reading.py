@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-from tailrace.errors import PartitionDamagedError, TailraceError
+from tailrace import reading
+from tailrace.errors import (
+    OffsetOutOfRangeError,
+    PartitionDamagedError,
+    TailraceError,
+    problem_error,
+)
 from tailrace.extras import MissingPackageError
 from tailrace.reading import Bound, Reading, ReadingParameters, Stretch, plan
 from tailrace.sync import Client
-from tailrace.values import PartitionOffsets
+from tailrace.values import Fetched, PartitionOffsets
+from tests.support.storage.batches import Event, batch_of
 
 TIME = datetime(2026, 11, 21, tzinfo=UTC)
 URL = "http://127.0.0.1:1"  # where nothing is asked
@@ -98,10 +105,51 @@ def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, package: str, use: Callable[[Reading], object], reported: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    reading = Client(URL).read("t")
+    unread = Client(URL).read("t")
 
     with pytest.raises(MissingPackageError, match=reported) as caught:
-        use(reading)
+        use(unread)
 
     assert isinstance(caught.value, TailraceError)
     assert isinstance(caught.value, ImportError)
+
+
+def test_what_retention_removes_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large topic with retention is never read faster than it is listed."""
+
+    def lines(offset: int) -> bytes:
+        head = b'{"partition":0,"offset":%d,"timestamp":"2026-01-01T00:00:00.000000Z",'
+        return head % offset + b'"key":null,"value":1}\n'
+
+    def read(kind: str, body: Callable[[int], bytes]) -> None:
+        def page(_: object, __: str, ___: int, offset: int, **____: int) -> Fetched:
+            if offset < 17:
+                members = {"logStart": 17, "highWatermark": 20}
+                raise problem_error(400, {"type": "/v1/problems/offset-out-of-range", **members})
+            return Fetched(body(offset), offset + 1, 20, 17)
+
+        monkeypatch.setattr(reading, kind, page)
+
+    monkeypatch.setattr(reading, "_offsets", lambda *_: [partition(0, 10, 20)])
+    read("_read_lines", lines)
+    read("_read_batches", lambda offset: batch_of([Event(b"1")], base_offset=offset))
+    found = Client(URL).read("t")
+
+    assert [record.offset for record in found] == [17, 18, 19]
+    assert found.to_arrow()["offset"].to_pylist() == [17, 18, 19]
+
+
+@pytest.mark.parametrize("use", [list, Reading.to_arrow])
+def test_a_log_that_is_shorter_than_it_was_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, use: Callable[[Reading], object]
+) -> None:
+    def page(*_: object, **__: object) -> Fetched:
+        members = {"logStart": 0, "highWatermark": 5}
+        raise problem_error(400, {"type": "/v1/problems/offset-out-of-range", **members})
+
+    monkeypatch.setattr(reading, "_offsets", lambda *_: [partition(0, 10, 20)])
+    monkeypatch.setattr(reading, "_read_lines", page)
+    monkeypatch.setattr(reading, "_read_batches", page)
+
+    with pytest.raises(OffsetOutOfRangeError):
+        use(Client(URL).read("t"))
