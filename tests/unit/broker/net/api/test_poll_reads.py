@@ -24,6 +24,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.group import TopicPartition
 from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.net.api import poll_reads
 from tailrace_broker.net.api.poll_reads import Part, PollBounds, elements, lines, read_parts
 from tailrace_broker.net.broker import GroupPoll
 from tailrace_broker.net.logs import OpenLog
@@ -105,6 +106,24 @@ async def logs_of(root: Path, read_bytes: int = 64 * MEBIBYTE) -> AsyncIterator[
 
 def ends(parts: Sequence[Part]) -> list[int]:
     return [part.end for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("start", "bounds", "read_count"), [(1, UNBOUNDED, 2), (3, UNBOUNDED, 3), (1, TEXT, 3)]
+)
+async def test_start_offsets_fit_into_a_header(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: int,
+    bounds: PollBounds,
+    read_count: int,
+) -> None:
+    """Of partitions that are in the middle of a batch, which in binary a header says."""
+    monkeypatch.setattr(poll_reads, "START_OFFSETS_BYTES_MAX", 40)
+    async with logs_of(tmp_path) as logs:
+        parts = await logs.read([logs.fetch_range(each, start) for each in range(3)], bounds)
+
+    assert ends(parts) == [12] * read_count + [start] * (3 - read_count)
 
 
 async def test_all_there_is_is_read_of_each_piece(tmp_path: Path) -> None:
