@@ -398,9 +398,9 @@ async def test_a_position_above_a_log_that_lost_its_end_moves_back_at_the_start(
         await broker.groups.publish("g", "spark", {topic_partition: 5})
     for _ in range(2):  # the first start stores it
         async with started_broker(tmp_path) as broker:
-            view = broker.groups.view("g")
-
-            assert view.group.positions == view.group.stored == {topic_partition: 2}
+            group = broker.groups.view("g").group
+            assert group.positions == {topic_partition: 2}
+            await until(lambda group=group: group.stored == {topic_partition: 2})  # type: ignore[misc]
 
 
 async def test_groups_of_a_damaged_log_are_refused_and_others_go_on(tmp_path: Path) -> None:
