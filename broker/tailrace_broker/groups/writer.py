@@ -101,7 +101,7 @@ class GroupWriter:
         def done(error: TailraceError | None) -> None:
             self._is_saving = False
             if error is None and committed is not None:
-                self._group.apply(committed, self._clock_us())
+                self._group.saved(committed)
                 if self._group.uncommitted() is not None:
                     self.save_soon()
             elif error is not None:  # the next poll or commit tries again

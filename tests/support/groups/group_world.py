@@ -25,6 +25,7 @@ from tailrace_broker.model.errors import (
     StaleDeliveryError,
 )
 from tailrace_broker.model.group import (
+    Committed,
     Confirmation,
     Deleted,
     GroupEvent,
@@ -496,7 +497,10 @@ class GroupWorld:
         self.events.append(encode_group_event(event))
         before, is_idle = {**self.group.positions}, not self.group.members
         names, epoch = {*self.group.members}, self.group.epoch
-        self.group.apply(event, self.now_us)
+        if isinstance(event, Committed):
+            self.group.saved(event)
+        else:
+            self.group.apply(event, self.now_us)
         assert names == {*self.group.members} or self.group.epoch > epoch
         match event:
             case Joined():

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from tailrace_broker.core.groups.group import Group
 from tailrace_broker.model.group import (
+    Committed,
     Confirmation,
     GroupEvent,
     Joined,
@@ -77,6 +78,11 @@ class Tried:
         self.events.append(event)
         self.group.apply(event, self.now_us)
         self.rebalance()
+
+    def saved(self, committed: Committed) -> None:
+        self.events.append(committed)
+        self.group.saved(committed)
+        self.group.validate()
 
     def rebalance(self, *topics: Topic) -> bool:
         names = self.group.topics_of_members()

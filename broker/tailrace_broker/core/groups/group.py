@@ -36,14 +36,10 @@ from tailrace_broker.core.groups.member import (
     unstored_confirmations,
 )
 from tailrace_broker.core.groups.offsets import by_topic, partitions_in, partitions_of
-from tailrace_broker.core.groups.registration import check_same, starts_in
+from tailrace_broker.core.groups.registration import check_epoch, check_same, starts_in
 from tailrace_broker.core.groups.state import is_done, readable
 from tailrace_broker.core.groups.unknown import not_registered
-from tailrace_broker.model.errors import (
-    GroupNotIdleError,
-    StaleAssignmentError,
-    StaleDeliveryError,
-)
+from tailrace_broker.model.errors import GroupNotIdleError, StaleDeliveryError
 from tailrace_broker.model.group import (
     Committed,
     Confirmation,
@@ -137,13 +133,7 @@ class Group:
     def seen(self, consumer_id: str, epoch: int | None, now_us: int) -> Member:
         """A member that makes a request. ConsumerNotRegisteredError; StaleAssignmentError."""
         member = self._member(consumer_id)
-        if epoch is not None and epoch < member.joined_epoch:
-            raise StaleAssignmentError(
-                f'consumer "{consumer_id}" has registered again since, in assignment epoch '
-                f"{member.joined_epoch}, and this request knows of {epoch}: another process has "
-                "taken its id",
-                assignmentEpoch=member.joined_epoch,
-            )
+        check_epoch(member, epoch)
         member.seen_us = now_us
         return member
 
@@ -338,6 +328,14 @@ class Group:
         if not (moved or confirmed) and self.lost == self._stored_lost:
             return None
         return Committed(by_topic(moved), self.lost, confirmed)
+
+    def saved(self, committed: Committed) -> None:
+        """Apply what `uncommitted` gave; no position moves, though it has come back meanwhile."""
+        at = [tp for tp, _ in partitions_of(committed.offsets) if tp in self.positions]
+        positions = {tp: self.positions[tp] for tp in at}
+        self.apply(committed, 0)
+        for tp, offset in positions.items():
+            self._move(tp, offset)
 
     def reset(self, offsets: Mapping[TopicPartition, int]) -> Moved:
         """Return the event that moves the group there. GroupNotIdleError, GroupKindError."""

@@ -1,9 +1,10 @@
-"""What may register under the id of a consumer that is registered, and where a group begins."""
+"""Who may act under the id of a consumer that is registered, and where a group begins."""
 
 from collections.abc import Iterable, Mapping
 
+from tailrace_broker.core.groups.member import Member
 from tailrace_broker.core.groups.offsets import partitions_in
-from tailrace_broker.model.errors import ConsumerExistsError
+from tailrace_broker.model.errors import ConsumerExistsError, StaleAssignmentError
 from tailrace_broker.model.group import Subscription, TopicPartition
 from tailrace_broker.model.topic import Topic
 
@@ -15,6 +16,18 @@ def check_same(registered: Subscription, wanted: Subscription) -> None:
             f'consumer "{wanted.consumer_id}" is registered with other values; let it say '
             "goodbye first, or choose another consumerId",
             consumerId=wanted.consumer_id,
+        )
+
+
+def check_epoch(member: Member, epoch: int | None) -> None:
+    """StaleAssignmentError: a request of a process that knows of an older registration."""
+    if epoch is not None and epoch < member.joined_epoch:
+        consumer_id = member.subscription.consumer_id
+        raise StaleAssignmentError(
+            f'consumer "{consumer_id}" has registered again since, in assignment epoch '
+            f"{member.joined_epoch}, and this request knows of {epoch}: another process has taken "
+            "its id",
+            assignmentEpoch=member.joined_epoch,
         )
 
 

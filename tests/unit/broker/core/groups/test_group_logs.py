@@ -205,6 +205,29 @@ def test_what_a_log_lost_with_its_end_is_not_waited_for() -> None:
     assert tried.restarted().positions == {place_of(0): 60}
 
 
+def test_a_position_that_comes_back_while_it_is_being_stored_stays_there() -> None:
+    """What comes into the log above it is new, and not skipped."""
+    tried = Tried(ONE)
+    tried.join("a")
+    first = tried.poll("a", ends={0: 60})
+    second = tried.poll("a", first, ends={0: 80})
+    stored = tried.group.uncommitted()
+    assert stored is not None
+    tried.saved(stored)
+    tried.begin("a", second)
+    committed = tried.group.uncommitted()
+    assert committed is not None
+
+    tried.group.fit(place_of(0), 0, 60)
+    tried.saved(committed)
+
+    assert tried.starts("a") == {0: (60, None)}
+    later = tried.group.uncommitted()
+    assert later == Committed({ID: {0: 60}}, 0)
+    tried.saved(later)
+    assert tried.restarted().positions == {place_of(0): 60}
+
+
 def test_what_is_lost_for_good_is_passed_over_once_and_counted() -> None:
     tried = Tried(ONE)
     tried.join("a")
