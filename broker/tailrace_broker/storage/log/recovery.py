@@ -380,6 +380,7 @@ class _Recovery:
             state.largest_timestamp_us = index.largest_timestamp_us
             state.position = index.segment_bytes
             state.entries, state.epochs = index.entries, index.epochs
+            state.is_behind_damage = state.is_behind_damage and not index.entries
             return
         scan = LogScan(self.place.topic_id, self.place.partition, state, limit=next_offset)
         with closing(DirectFile.open(path, is_direct=self.is_direct)) as file:

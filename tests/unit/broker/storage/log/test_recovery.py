@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tailrace_broker.codec.batch import stamp_batch
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.model.damage import Loss, LostEnd
 from tailrace_broker.model.errors import (
@@ -19,7 +20,7 @@ from tailrace_broker.storage.log.damage_file import record_loss
 from tailrace_broker.storage.log.recovery import UNKNOWN_OFFSETS_MAX
 from tailrace_broker.storage.log.trim import save_log_start
 from tailrace_broker.storage.segments.scan import SCAN_WINDOW_BYTES
-from tests.support.storage.batches import PARTITION, TIME_US
+from tests.support.storage.batches import PARTITION, TIME_US, Event, body_of, place_of
 from tests.support.storage.storage import FaultyDisk, LogFiles, append
 
 # Batches of no compression: one inside a block, one over several, one that ends within a block.
@@ -222,6 +223,25 @@ def test_a_log_whose_end_is_below_its_start_begins_again_there(files: LogFiles) 
     append(files.writer(), [b"new"])
     assert files.values() == [b"new"]
     assert files.recovered().start == start
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_the_epoch_before_counts_again_behind_a_segment_that_is_behind_damage(
+    files: LogFiles, has_index: bool
+) -> None:
+    """A batch that names another epoch before it is of another log."""
+    three_segments(files)
+    start = LogStart(0, 0, 0, 0, is_behind_damage=True)
+    save_log_start(files.place.directory, start, write_file_atomically)
+    if not has_index:
+        for path in files.place.directory.glob("*.idx"):
+            path.unlink()
+    place = place_of(base_offset=4, epoch=3, previous_epoch=2)
+    files.segment(4).write_bytes(stamp_batch(body_of([Event(b"other")]), place).contents())
+
+    segments = files.recovered().segments
+
+    assert [(each.base_offset, each.end_offset) for each in segments] == [(0, 2), (2, 4), (4, 4)]
 
 
 @pytest.mark.parametrize(("exact_end", "first_segment"), [(None, 5), (5, 4)])
