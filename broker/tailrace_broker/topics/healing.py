@@ -91,7 +91,7 @@ class Healing:
 
     async def _report(self, key: LogKey, range_id: int) -> None:
         try:
-            await self._io.run(partial(self._damaged.mark, key))
+            is_there = await self._io.run(partial(self._damaged.mark_in_place, key))
         except StoredDataError as error:  # nobody else reports what is known to be damaged
             _log.error("damage.unmarked", partition=key.partition, detail=error.detail)
             del self._numbers[key]
@@ -102,8 +102,8 @@ class Healing:
             self._marking.discard(key)
         state, mine = self._ring.state, self._ring.registration
         owner = None if state is None else state.ranges.get(range_id)
-        if owner is None or mine is None:
-            del self._numbers[key]
+        if owner is None or mine is None or not is_there:
+            del self._numbers[key]  # when it is opened again its damage is found again
             return
         # The ring may have heard of another log of the range since.
         self._numbers[key] = owner.replica_of(mine).number

@@ -50,12 +50,30 @@ class DamagedLogs:
 
     def mark(self, key: LogKey) -> None:
         """Note that the log is damaged; durable on return. DiskFullError, StorageFailedError."""
+        directory = self._marker(key).parent
+        with translated_errors(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(directory.parent)
+            self._mark(key)
+
+    def mark_in_place(self, key: LogKey) -> bool:
+        """As `mark`. False: its topic's directory is gone, to the trash if the topic was deleted.
+
+        Nothing is made in its place: what comes back from the trash would find it in the way.
+        """
+        with translated_errors(self._marker(key)):
+            try:
+                self._mark(key)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _mark(self, key: LogKey) -> None:
         marker = self._marker(key)
-        with translated_errors(marker):
-            marker.mkdir(parents=True, exist_ok=True)
-            (marker / _FOUND).touch()
-            for directory in (marker, marker.parent, marker.parent.parent):
-                sync_directory(directory)
+        marker.mkdir(exist_ok=True)
+        (marker / _FOUND).touch()
+        sync_directory(marker)
+        sync_directory(marker.parent)
         self.known.add(key)
 
     def set_aside(self, key: LogKey) -> None:

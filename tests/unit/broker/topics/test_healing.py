@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -12,10 +13,15 @@ from tailrace_broker.model.commands import AcceptLoss, Completed, Lost
 from tailrace_broker.model.errors import StorageFailedError
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import LostOffsets, RangeState, Registration, RingState
+from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.topics import healing
 from tailrace_broker.topics.healing import Healing
 from tests.support.ring.states import done, led, refusal_of, stepped, with_topic
+from tests.support.storage.topics import new_topic
 from tests.support.waits import until
+
+T = TypeVar("T")
 
 KEY = LogKey(UUID(bytes=b"orders".ljust(16)), 0)
 OTHER_KEY = KEY._replace(partition=1)
@@ -40,10 +46,13 @@ class World:
         self.answers = asyncio.Event()  # set while the disk does
         self.answers.set()
         self._tasks: list[asyncio.Task[None]] = []
+        self.damaged: Any = self
+        self.begin()
+
+    def begin(self) -> None:
         io: Any = self
         ring: Any = self
-        damaged: Any = self
-        self.healing = Healing(ring, damaged, io, self._spawn)
+        self.healing = Healing(ring, self.damaged, io, self._spawn)
 
     @property
     def registration(self) -> Registration | None:
@@ -52,19 +61,20 @@ class World:
     def note_damage(self, range_id: int) -> None:
         self.reported.append(range_id)
 
-    def mark(self, key: LogKey) -> None:
+    def mark_in_place(self, key: LogKey) -> bool:
         if self.fails:
             self.fails -= 1
             raise StorageFailedError("the disk is away")
         self.marked.append(key)
         self.known.add(key)
+        return True
 
     def remove(self, key: LogKey) -> None:
         self.known.discard(key)
 
-    async def run(self, work: Callable[[], None]) -> None:
+    async def run(self, work: Callable[[], T]) -> T:
         await self.answers.wait()
-        work()
+        return work()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
@@ -185,6 +195,32 @@ def test_a_log_is_not_set_aside_before_its_damage_is_noted() -> None:
         assert list(world.healing.take_lost(world.state, world.registration)) == [KEY]
 
     asyncio.run(scenario())
+
+
+async def test_damage_that_is_noted_when_its_topic_is_in_the_trash_keeps_nothing_from_coming_back(
+    tmp_path: Path,
+) -> None:
+    """A directory in its place would; its log is closed, and opened again when it is back."""
+    directory = DataDirectory(tmp_path)
+    topic = new_topic("orders", TopicSettings(), KEY.topic_id)
+    path = directory.partition_path(*KEY)
+    path.mkdir(parents=True)
+    world = World(with_topic(led(3)))
+    world.damaged = directory.damaged
+    world.begin()
+    world.answers.clear()
+    world.healing.note_damage(KEY, 0)
+    directory.trash.mark(topic, 1)
+    directory.trash.bury(KEY.topic_id)
+    world.answers.set()
+    assert await world.settled() == []
+    assert not path.parent.exists()
+    directory.trash.exhume(topic)
+    assert path.exists()
+
+    world.healing.note_damage(KEY, 0)
+    assert await world.settled() == [0]
+    assert directory.damaged.is_to_be_set_aside(KEY)
 
 
 def test_a_log_whose_range_is_gone_when_its_damage_is_noted_is_not_reported() -> None:
