@@ -73,6 +73,16 @@ class DamagedPart(NamedTuple):
     detail: str
 
 
+class _Prefix(NamedTuple):
+    """What is here is the beginning of the source's log, with this checksum.
+
+    `needs_batch`: only the next batch proves it, which must name its last epoch; appends check it.
+    """
+
+    checksum: int
+    needs_batch: bool = False
+
+
 class Copied(NamedTuple):
     """What was fetched. `lost`: the offsets that come next, which the source has lost; None: all
     is there.
@@ -100,7 +110,8 @@ class CopySource(Protocol):
 
 # Reads batches of a log from the disk: from the one that holds an offset, about so many bytes.
 ReadBack = Callable[[PartitionLog, int, int], Coroutine[Any, Any, list[StoredBatch]]]
-# What is here of the offsets `[start, end)` beside the copy: verified batches in order, or fewer.
+# What is here of the offsets `[start, end)` beside the copy: some verified batches in order, from
+# the one that holds `start` on; none when that is not here.
 Spare = Callable[[int, int], Coroutine[Any, Any, Sequence[StoredBatch]]]
 # Called after each piece with how long it took to write it and to fetch the next one meanwhile.
 Pause = Callable[[float], Coroutine[Any, Any, None]]
@@ -124,14 +135,20 @@ async def copy_log(
     ends = await source.ends()
     if ends.end != sealed.end:
         raise NotReadyError(f"the source ends at {ends.end}, and was sealed at {sealed.end}")
-    checksum = await _checksum_of_prefix(log, source, ends, sealed.epoch, read_back)
+    checksum, needs_batch = None, False
+    prefix = await _find_prefix(log, source, ends, sealed.epoch, read_back)
+    if prefix is not None:
+        checksum, needs_batch = prefix
+    spares = _Spares(source, sealed, spare)
     offset = ends.log_start if checksum is None else log.log_end
     fetched_bytes, batches = 0, await _read(source, offset, ends)
     while offset < ends.end:
         began_s = loop.time()
         if isinstance(batches, DamagedPart):
-            batches = await _spared(source, sealed, offset, batches, spare)
+            batches = await spares.part(offset, batches)
         if isinstance(batches, range):
+            if needs_batch:
+                raise _unproven(offset)
             if checksum is None:
                 await _reset(log, offset, NO_EPOCH)
             log.commit(offset)
@@ -142,6 +159,7 @@ async def copy_log(
             await _reset(log, first.base_offset, first.previous_epoch)
             checksum = 0
         appended = _begin_append(log, batches)
+        needs_batch = False
         checksum = chained(map(attrgetter("header"), batches), checksum)
         fetched_bytes += sum(each.header.batch_bytes for each in batches)
         offset = batches[-1].header.end_offset
@@ -184,14 +202,14 @@ def reading_back(resources: LogResources) -> ReadBack:
     return read_back
 
 
-async def _checksum_of_prefix(
+async def _find_prefix(
     log: PartitionLog,
     source: CopySource,
     ends: SourceEnds,
     sealed_epoch: int,
     read_back: ReadBack,
-) -> int | None:
-    """The checksum of what is here; None: it is empty, or no beginning of the source's log."""
+) -> _Prefix | None:
+    """None: what is here is empty, or no beginning of the source's log."""
     if not log.log_start <= ends.log_start < log.log_end <= ends.end:
         return None
     await _spill(log)
@@ -215,9 +233,10 @@ async def _checksum_of_prefix(
                 ]
                 offset = headers[-1].end_offset
             if compared.is_damaged:
-                # A batch that is appended here must name the epoch.
-                is_followed = log.log_end < ends.end or headers[-1].epoch == sealed_epoch
-                is_proven = offset == compared.end == log.log_end and is_followed
+                is_of_seal = headers[-1].epoch == sealed_epoch
+                if offset == log.log_end and (is_of_seal or offset < ends.end):
+                    return _Prefix(chained(headers, checksum), needs_batch=not is_of_seal)
+                is_proven = False
                 if offset != compared.end:
                     break
             elif chained(headers) != compared.checksum or offset != compared.end:
@@ -226,10 +245,8 @@ async def _checksum_of_prefix(
                 is_proven = True
             checksum = chained(headers, checksum)
         if not is_proven:  # it may be the last copy: it stays, and waits
-            raise NotReadyError(
-                f"the source is damaged, and nothing proves what is here at {offset}"
-            )
-        return checksum
+            raise _unproven(offset)
+        return _Prefix(checksum)
     return None
 
 
@@ -245,18 +262,43 @@ async def _checksum_here(log: PartitionLog, ends: SourceEnds, read_back: ReadBac
     return checksum
 
 
-async def _spared(
-    source: CopySource, sealed: SealedAt, offset: int, damaged: DamagedPart, spare: Spare
-) -> Sequence[StoredBatch]:
-    """What the source cannot read, from here. NotReadyError: it is not here, or is another."""
-    end = min(damaged.end, sealed.end)
-    found = await spare(offset, end)
-    if found and (found[0].header.base_offset, found[-1].header.end_offset) == (offset, end):
-        is_last = end == sealed.end
-        epoch = sealed.epoch if is_last else _epoch_before(await source.read(end))
-        if found[-1].header.epoch == epoch:
-            return found
-    raise NotReadyError(damaged.detail)
+class _Spares:
+    """What the source cannot read, from here: piece by piece, since a span may be of any size."""
+
+    def __init__(self, source: CopySource, sealed: SealedAt, spare: Spare) -> None:
+        self._source = source
+        self._sealed = sealed
+        self._spare = spare
+        self._proven_end = 0  # what is here to there is the source's
+
+    async def part(self, offset: int, damaged: DamagedPart) -> Sequence[StoredBatch]:
+        """The batches that come next. NotReadyError: they are not here, or are others."""
+        end = min(damaged.end, self._sealed.end)
+        if end > self._proven_end:
+            await self._prove(offset, end, damaged)
+            self._proven_end = end
+        return await self._batches(offset, end, damaged)
+
+    async def _prove(self, offset: int, end: int, damaged: DamagedPart) -> None:
+        """By the last batch before the end; all are there."""
+        last_epoch = NO_EPOCH
+        while offset < end:
+            last = (await self._batches(offset, end, damaged))[-1].header
+            offset, last_epoch = last.end_offset, last.epoch
+        is_last = end == self._sealed.end
+        epoch = self._sealed.epoch if is_last else _epoch_before(await self._source.read(end))
+        if (offset, last_epoch) != (end, epoch):
+            raise NotReadyError(damaged.detail)
+
+    async def _batches(self, offset: int, end: int, damaged: DamagedPart) -> Sequence[StoredBatch]:
+        found = await self._spare(offset, end)
+        if not found or found[0].header.base_offset != offset:
+            raise NotReadyError(damaged.detail)
+        return found
+
+
+def _unproven(offset: int) -> NotReadyError:
+    return NotReadyError(f"the source is damaged, and nothing proves what is here at {offset}")
 
 
 def _epoch_before(batches: Sequence[StoredBatch] | range | DamagedPart) -> int | None:

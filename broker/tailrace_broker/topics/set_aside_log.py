@@ -30,19 +30,17 @@ class SetAsideLog:
         self._segments: Sequence[SegmentState] | None = None
 
     async def batches(self, start: int, end: int) -> Sequence[StoredBatch]:
-        """Those from `start` to `end`, or fewer; each is verified."""
-        found: list[StoredBatch] = []
+        """Some from the one that holds `start`, below `end`; each is verified.
+
+        None of them: it is damaged there as well. ReadMemoryFullError.
+        """
         reading = self._resources.catch_up
         try:
             if self._segments is None:
                 self._segments = await reading.io.run(self._recover)
-            while start < end:
-                read = partial(self._read, self._segments, start, end)
-                found += await reading.io.run(read)
-                start = found[-1].header.end_offset
+            return await reading.io.run(partial(self._read, self._segments, start, end))
         except (CorruptBatchError, StoredDataError):
-            pass  # it is damaged there as well
-        return found
+            return []
 
     def _recover(self) -> Sequence[SegmentState]:
         if not self._place.directory.exists():

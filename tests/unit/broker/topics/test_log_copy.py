@@ -567,6 +567,55 @@ def test_a_copy_keeps_what_the_source_has_lost_since(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("epoch", [NO_EPOCH, 3])
+async def test_a_long_span_that_was_set_aside_is_copied_piece_by_piece(
+    tmp_path: Path, epoch: int
+) -> None:
+    """It is proven at its end, before the first is appended; a stop in between loses nothing."""
+    files = LogFiles(tmp_path)
+    source = DamagedSource(BATCHES, range(2, 6 if epoch == NO_EPOCH else 7))
+    for fails_at in 4, 5, None:
+        asked: list[int] = []
+
+        async def one(start: int, _: int) -> Sequence[StoredBatch]:
+            is_proven = start in asked  # noqa: B023  of this turn
+            asked.append(start)  # noqa: B023
+            return [] if is_proven and start == fails_at else BATCHES[start : start + 1]  # noqa: B023
+
+        async with follow(files) as engine:
+            (log,) = engine.logs
+            read_back, sealed = reading_back(engine.resources), await sealed_as(source, epoch)
+            copying = copy_log(log, source, sealed, read_back, one, no_pause)
+            if fails_at is None:
+                assert (await copying).lost is None
+                found = [each.header for each in await read_all(log)]
+                assert found == [each.header for each in BATCHES]
+            else:
+                with pytest.raises(NotReadyError):
+                    await copying
+                assert log.log_end == fails_at
+
+
+def test_what_is_here_before_what_is_given_up_is_not_proven(tmp_path: Path) -> None:
+    """No batch follows that would name its epoch."""
+
+    class Both(DamagedSource):
+        async def compare(self, start: int, end: int) -> Compared:
+            found = await super().compare(start, end)
+            return Compared(0, 6, is_lost=True) if start == 4 else found
+
+        async def read(self, offset: int) -> Sequence[StoredBatch] | range | DamagedPart:
+            return range(4, 6) if offset == 4 else await super().read(offset)
+
+    async def scenario() -> None:
+        files = LogFiles(tmp_path)
+        await copy_beside(files, FixedSource(BATCHES[:4]), [])
+        with pytest.raises(NotReadyError):
+            await copy_beside(files, Both(BATCHES, range(2, 4), range(4, 6)), [])
+
+    asyncio.run(scenario())
+
+
 def test_what_is_here_is_not_proven_by_what_is_given_up_behind_it(tmp_path: Path) -> None:
     class Both(DamagedSource):
         async def compare(self, start: int, end: int) -> Compared:
