@@ -97,10 +97,13 @@ class SealedCopies:
         self._task = spawn(self._run(source_of))
 
     async def close(self) -> None:
-        """Fetch no more; what was fetched stays."""
+        """Fetch no more; what was fetched stays. The log that is open is closed first: cancelled
+        while the disk opens or closes it, that would go on.
+        """
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            async with self.stopped(lambda _, __: True):
+                self._task.cancel()
+                await asyncio.wait([self._task])
 
     @asynccontextmanager
     async def stopped(self, needs: Needs) -> AsyncIterator[None]:

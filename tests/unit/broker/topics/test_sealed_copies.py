@@ -277,6 +277,47 @@ def test_a_log_that_somebody_needs_as_it_is_is_closed_and_fetched_later(
     scenario(tmp_path, monkeypatch, play)
 
 
+@pytest.mark.parametrize("phase", ["opened", "closed"])
+def test_the_end_waits_for_a_log_that_is_being_opened_or_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """The disk would go on with it, in files and a journal that are closed."""
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+    opened: list[PartitionLog] = []
+    closed: list[PartitionLog] = []
+    close = PartitionLog.close
+
+    async def open_late(*args: Any) -> Any:
+        if phase == "opened":
+            begun.set()
+            await may_go_on.wait()
+        found = await open_logs(*args)
+        opened.extend(each for each in found.values() if isinstance(each, PartitionLog))
+        return found
+
+    async def close_late(self: PartitionLog) -> None:
+        if phase == "closed":
+            begun.set()
+            await may_go_on.wait()
+        await close(self)
+        closed.append(self)
+
+    monkeypatch.setattr(sealed_copies, "open_logs", open_late)
+    monkeypatch.setattr(PartitionLog, "close", close_late)
+
+    async def play(world: World) -> None:
+        await begun.wait()
+        closing = asyncio.create_task(world.copies.close())
+        await asyncio.sleep(0.02)
+        assert not closing.done()
+        may_go_on.set()
+        await closing
+        assert len(opened) == 1
+        assert opened == closed
+
+    scenario(tmp_path, monkeypatch, play)
+
+
 def test_topics_that_are_deleted_meanwhile_are_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
