@@ -400,6 +400,7 @@ class PartitionCoordinator:
         coordinated.writer = GroupWriter(
             group,
             self.log,
+            self._spawn,
             self._clock_us,
             is_kept=lambda: coordinated.is_stored and self.by_name.get(name) is coordinated,
             on_stored=partial(self._on_stored, coordinated),
@@ -432,9 +433,10 @@ class PartitionCoordinator:
                 if self.by_name.get(name) is not hosted:
                     continue
                 try:
+                    hosted.writer.check_settled()
                     yield hosted
                 finally:
-                    if not hosted.is_stored:  # nothing of it was
+                    if not hosted.is_stored and not hosted.writer.is_in_doubt:
                         del self.by_name[name]
                 return
 
@@ -516,7 +518,8 @@ class PartitionCoordinator:
             try:
                 await found.writer.store(joined)
             except TailraceError:
-                if self._by_consumer.get(wanted.consumer_id) is found:
+                is_here = self._by_consumer.get(wanted.consumer_id) is found
+                if is_here and not found.writer.is_in_doubt:
                     del self._by_consumer[wanted.consumer_id]
                 raise
             _log.info("consumer.joined", group=wanted.group, consumer=wanted.consumer_id)
@@ -526,6 +529,7 @@ class PartitionCoordinator:
         self, found: Coordinated, consumer_id: str, reason: Literal["goodbye", "expired"]
     ) -> None:
         """Remove the consumer, holding `changing`."""
+        found.writer.check_settled()
         await found.writer.store(found.group.leave(consumer_id, reason))
         _log.info("consumer.left", group=found.group.name, consumer=consumer_id, reason=reason)
 

@@ -14,7 +14,6 @@ import structlog
 from tailrace_broker.codec.batch import StoredBatch
 from tailrace_broker.codec.groups import encode_group_event
 from tailrace_broker.model.append_outcome import AppendFailed, AppendOutcome
-from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.group import GroupRecord, GroupsInherited
 from tailrace_broker.storage.log.partition_log import PartitionLog
 
@@ -75,7 +74,15 @@ class GroupLog:
         """Once all is known to be committed that an earlier leader has acknowledged; False: the
         epoch has ended before.
         """
-        while self.is_led and not self._log.knows_end:
+        return await self._until(lambda: self._log.knows_end)
+
+    async def has_committed(self, end_offset: int) -> bool:
+        """Once all below this offset is committed; False: the epoch has ended before."""
+        return await self._until(lambda: self._log.high_watermark >= end_offset)
+
+    async def _until(self, is_so: Callable[[], bool]) -> bool:
+        """Return when the high watermark has made it so; False: the epoch has ended before."""
+        while self.is_led and not is_so():
             changed = asyncio.get_running_loop().create_future()
             self._log.add_waiter(changed)
             try:
@@ -99,23 +106,23 @@ class GroupLog:
         return await self._log.read(offset, max_bytes)
 
     def append(
-        self, group: str, event: GroupRecord, done: Callable[[TailraceError | None], None]
+        self, group: str, event: GroupRecord, done: Callable[[AppendFailed | None], None]
     ) -> None:
         """Store a record; `done` is called in the order of the log. NoLeaderError."""
         self.check_led()
 
         def stored(outcome: AppendOutcome) -> None:
-            done(outcome.error if isinstance(outcome, AppendFailed) else None)
+            done(outcome if isinstance(outcome, AppendFailed) else None)
 
         self._log.append_event(group.encode(), encode_group_event(event), self._now_us(), 0, stored)
 
     async def append_inherited(self) -> None:
         """Store that the groups of the parents are all here. As `append`; what it has failed by."""
-        stored: asyncio.Future[TailraceError | None] = asyncio.get_running_loop().create_future()
+        stored: asyncio.Future[AppendFailed | None] = asyncio.get_running_loop().create_future()
         self.append("", GroupsInherited(), stored.set_result)
-        error = await stored
-        if error is not None:
-            raise error
+        failed = await stored
+        if failed is not None:
+            raise failed.error
 
     @property
     def needs_compaction(self) -> bool:

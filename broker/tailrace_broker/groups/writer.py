@@ -3,19 +3,31 @@
 A group event is applied when it is stored. Positions run ahead of what is stored: those that polls
 move gather for a moment, and go together. A crash forgets them, and what was delivered in that
 moment is delivered again.
+
+An append that is given up may be committed later in the same epoch. Until then the group is in
+doubt, and nothing is decided on it: a successor would apply what this coordinator does not have.
 """
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Coroutine
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import structlog
 
 from tailrace_broker.core.groups.group import Group
 from tailrace_broker.groups.log import GroupLog
-from tailrace_broker.model.errors import TailraceError
-from tailrace_broker.model.group import GroupEvent
+from tailrace_broker.model.append_outcome import AppendFailed
+from tailrace_broker.model.errors import NotReadyError, TailraceError
+from tailrace_broker.model.group import (
+    Committed,
+    Deleted,
+    GroupEvent,
+    GroupSnapshot,
+    Moved,
+    Published,
+)
 
 Waiter = asyncio.Future[None]
 _Done = Callable[[TailraceError | None], None]
@@ -33,6 +45,7 @@ class GroupWriter:
         self,
         group: Group,
         log: GroupLog,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         clock_us: Callable[[], int],
         *,
         is_kept: Callable[[], bool],
@@ -45,18 +58,33 @@ class GroupWriter:
         """
         self._group = group
         self._log = log
+        self._spawn = spawn
         self._clock_us = clock_us
         self._is_kept = is_kept
         self._on_stored = on_stored
         self._on_ended = on_ended
-        self._appends = 0  # under way
+        self._appends = 0  # under way, or in doubt
+        self._doubts = 0
         self._is_saving = False  # positions are under way
         self._save_timer: asyncio.TimerHandle | None = None
         self._unsaved: list[Waiter] = []  # for the save that begins next
         self._when_settled: list[Callable[[], None]] = []  # no append is under way
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """An append was given up and may be committed later, which is then applied."""
+        return self._doubts > 0
+
+    def check_settled(self) -> None:
+        """NotReadyError while the group is in doubt."""
+        if self.is_in_doubt:
+            raise NotReadyError(
+                f'whether the last change of group "{self._group.name}" is stored is not known '
+                "yet; try again"
+            )
+
     async def store(self, event: GroupEvent) -> None:
-        """Append a group event; it has been applied on return.
+        """Append a group event; it has been applied on return. The group is not in doubt.
 
         Who is cancelled returns when the append has ended, too: what it holds keeps others from
         deciding on a group that does not have the event yet.
@@ -146,20 +174,43 @@ class GroupWriter:
         await waiter
 
     def _append(self, event: GroupEvent, done: _Done) -> None:
-        def ended(error: TailraceError | None) -> None:
-            self._appends -= 1
-            done(error)
-            while self._when_settled and not self._appends:
-                self._when_settled.pop()()
-            if self._unsaved:
-                self._save()
-            self._on_ended()
+        def ended(failed: AppendFailed | None) -> None:
+            if failed is not None and failed.written_end is not None:
+                self._doubts += 1
+                self._spawn(self._settle(event, failed.written_end))
+            else:
+                self._appends -= 1
+                if failed is not None and isinstance(event, Moved | Published | Deleted):
+                    self._group.is_moving = False
+            done(None if failed is None else failed.error)
+            self._go_on()
 
         self._appends += 1
         try:
             self._log.append(self._group.name, event, ended)
         except TailraceError as error:
-            ended(error)
+            ended(AppendFailed(error))
+
+    async def _settle(self, event: GroupEvent, written_end: int) -> None:
+        """Apply an event that was given up, if it is committed all the same."""
+        if not await self._log.has_committed(written_end):
+            return  # another coordinator reads what the log has
+        self._doubts -= 1
+        self._appends -= 1
+        if isinstance(event, Committed):
+            self._group.saved(event)
+        elif not isinstance(event, GroupSnapshot):
+            self._group.apply(event, self._clock_us())
+            self._on_stored(event)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """An append has ended, or is not in doubt any more."""
+        while self._when_settled and not self._appends:
+            self._when_settled.pop()()
+        if self._unsaved:
+            self._save()
+        self._on_ended()
 
 
 def end(waiter: Waiter, error: TailraceError | None = None) -> None:

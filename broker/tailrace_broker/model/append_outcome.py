@@ -22,9 +22,14 @@ class Appended(NamedTuple):
 
 
 class AppendFailed(NamedTuple):
-    """Whether something of the request may be stored all the same, the error says."""
+    """Whether something of the request may be stored all the same, the error says.
+
+    `written_end`: it is written, and committed when the high watermark reaches this, unless the
+    epoch ends before.
+    """
 
     error: TailraceError
+    written_end: int | None = None
 
 
 AppendOutcome = Appended | AppendFailed

@@ -178,8 +178,8 @@ class Leader:
                 case Acknowledge(done, offset, is_duplicate):
                     done(Appended(offset, is_duplicate))
                     continue
-                case Fail(done, error):
-                    done(AppendFailed(error))
+                case Fail(done, error, written_end):
+                    done(AppendFailed(error, written_end))
                     continue
                 case AskJournal() | AskSegment():
                     assert self.asked is None

@@ -98,7 +98,7 @@ class Group:
     _assigned: dict[str, list[Assigned]] = field(default_factory=dict)  # by consumer
     _ahead: set[TopicPartition] = field(default_factory=set)  # positions that may not be stored
     _holders: dict[TopicPartition, str] = field(default_factory=dict)  # whose delivery is open
-    _is_moving: bool = False  # a reset is on its way
+    is_moving: bool = False  # a reset is under way; to be taken back if it fails
 
     # --- what consumers ask for ---
 
@@ -321,7 +321,7 @@ class Group:
 
     def uncommitted(self) -> Committed | None:
         """Return the event that stores the positions; None: stored, or a reset is under way."""
-        if self._is_moving:
+        if self.is_moving:
             return None
         moved = {tp: self.positions[tp] for tp in self._ahead}
         confirmed = unstored_confirmations(self.members)
@@ -331,10 +331,10 @@ class Group:
 
     def saved(self, committed: Committed) -> None:
         """Apply what `uncommitted` gave; no position moves, though it has come back meanwhile."""
-        at = [tp for tp, _ in partitions_of(committed.offsets) if tp in self.positions]
-        positions = {tp: self.positions[tp] for tp in at}
+        known = [tp for tp, _ in partitions_of(committed.offsets) if tp in self.positions]
+        positions = [(tp, self.positions[tp]) for tp in known]
         self.apply(committed, 0)
-        for tp, offset in positions.items():
+        for tp, offset in positions:
             self._move(tp, offset)
 
     def reset(self, offsets: Mapping[TopicPartition, int]) -> Moved:
@@ -384,7 +384,7 @@ class Group:
                 self._stored_lost = max(self._stored_lost, lost)
                 self.lost = max(self.lost, lost)
             case Moved() | Published() | Deleted():
-                self._is_moving = False
+                self.is_moving = False
                 if not self.members:  # none has come meanwhile
                     self._apply_moved(event)
             case GroupSnapshot():
@@ -543,10 +543,10 @@ class Group:
     def _begin_move(self) -> None:
         """Positions of now must not come behind it in the log."""
         self.check_idle()
-        self._is_moving = True
+        self.is_moving = True
 
     def _apply_joined(self, joined: Joined, now_us: int) -> None:
-        self._is_moving = False
+        self.is_moving = False
         known = {tp.topic_id for tp in self.positions}
         for tp, offset in partitions_of(joined.starts):
             if tp.topic_id not in known:

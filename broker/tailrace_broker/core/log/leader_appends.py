@@ -355,15 +355,17 @@ class LeaderAppends:
         effects: list[TailEffect] = []
         for uncommitted in waiting:
             if uncommitted.append is None:
-                effects.append(Fail(uncommitted.done, error))
+                effects.append(Fail(uncommitted.done, error, uncommitted.end_offset))
             else:
-                effects += self._fail([uncommitted.append], error)
+                effects += self._fail([uncommitted.append], error, uncommitted.end_offset)
         return effects
 
-    def _fail(self, appends: Sequence[Append], error: TailraceError) -> list[TailEffect]:
+    def _fail(
+        self, appends: Sequence[Append], error: TailraceError, written_end: int | None = None
+    ) -> list[TailEffect]:
         effects: list[TailEffect] = []
         for append in appends:
-            effects.append(Fail(append.finish, error))
+            effects.append(Fail(append.finish, error, written_end))
             if self._producers is not None:
                 for producer, _ in append.requests():
                     effects += self._producers.failed(producer, error)

@@ -296,10 +296,11 @@ class Acknowledge(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The append has failed."""
+    """The append has failed. `written_end`: see `AppendFailed`."""
 
     done: OnAppended
     error: TailraceError
+    written_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -464,7 +464,7 @@ class LogTail:
                 case Acknowledge():
                     self._acknowledge(effect)
                 case Fail():
-                    effect.done(AppendFailed(effect.error))
+                    effect.done(AppendFailed(effect.error, effect.written_end))
                 case AskJournal():
                     resources.journal.add(self)
                 case Write():

@@ -29,7 +29,7 @@ from tailrace_broker.core.log.tail_events import (
     StartLinger,
     Write,
 )
-from tailrace_broker.model.append_outcome import Appended, AppendOutcome
+from tailrace_broker.model.append_outcome import Appended, AppendFailed, AppendOutcome
 from tailrace_broker.model.errors import (
     DiskFullError,
     NoLeaderError,
@@ -240,6 +240,7 @@ def test_a_flush_that_fails_fails_what_waits_for_it() -> None:
     leader.write_all()
     leader.step(FlushFailed(FAILED))
     assert leader.outcomes[1:] == [("b", "failed")]
+    assert leader.answers[-1].outcome == AppendFailed(FAILED, written_end=2)
     assert leader.appends.is_idle
 
     leader.event("retry", PRODUCER)  # it is stored, and not committed yet
