@@ -137,4 +137,5 @@ def _range(document: Any) -> RangeDetails:
 
 def _accepted(document: Any) -> AcceptedLoss:
     lost = tuple(from_document(LostOffsets, each) for each in document["lost"])
-    return AcceptedLoss(_range(document), lost, document["dryRun"])
+    fenced = tuple(document["fenced"])
+    return AcceptedLoss(_range(document), lost, fenced, document["dryRun"])

@@ -95,11 +95,13 @@ class LostOffsets:
 class AcceptedLoss:
     """A range whose loss was accepted, as it is then; `lost`: of a sealed one what it lacks.
 
+    `fenced`: brokers that had all of it; one that still runs may acknowledge events that are lost.
     `dry_run`: nothing was changed.
     """
 
     range: RangeDetails
     lost: tuple[LostOffsets, ...]
+    fenced: tuple[int, ...]
     dry_run: bool
 
 

@@ -66,6 +66,14 @@ def accept_damage(
     return _with_loss(state, led, f"range {led.id}", broker, lost)
 
 
+def fenced_holders(state: RingState, held: RangeState) -> list[int]:
+    """The fenced brokers that have all of the range: one that runs may still acknowledge events."""
+    in_sync = [each.ordinal for each in held.isr if not each.is_ghost]
+    whole = held.complete if held.is_sealed else in_sync
+    brokers = (state.brokers.get(each) for each in whole)
+    return [each.ordinal for each in brokers if each is not None and each.is_fenced]
+
+
 def accepted_losses_in(state: RingState) -> dict[LogKey, tuple[tuple[int, int], ...]]:
     """By log the offsets `[first, end)` that are lost, as was accepted. O(ranges)."""
     found: dict[LogKey, tuple[tuple[int, int], ...]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring.lost_copies import accept_copy, accept_damage
+from tailrace_broker.core.ring.lost_copies import accept_copy, accept_damage, fenced_holders
 from tailrace_broker.core.ring.registrations import without_copy, worse
 from tailrace_broker.core.ring.step_commands import cancel_step
 from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Lead, Lost
@@ -27,7 +27,7 @@ def lead(state: RingState, command: Lead) -> RingState | Refusal:
     if leader.ordinal in greatest_ghosts(state, led):
         return _led(state, _lossy(led), leader, _in_place(led.isr, leader))
     if leader not in led.isr:
-        return _not_in_sync(led, leader)
+        return _not_in_sync(state, led, leader)
     gone = [each for each in command.without if each != leader.ordinal]
     return _led(state, led, leader, without(led.isr, gone, state.floor))
 
@@ -230,14 +230,21 @@ def _lossy(led: RangeState) -> RangeState:
     return replace(led, lossy_epochs=(*led.lossy_epochs, led.epoch + 1))
 
 
-def _not_in_sync(led: RangeState, leader: Replica) -> Refusal:
+def _not_in_sync(state: RingState, led: RangeState, leader: Replica) -> Refusal:
     if all(each.is_ghost for each in led.isr):
         return Refusal(
             "all-ghosts",
             f"all in-sync replicas of range {led.id} may have lost records; a person can accept "
             f"the loss: tailrace ring accept-loss {led.id}",
         )
-    return Refusal("not-in-isr", f"broker {leader.ordinal} may lack records of range {led.id}")
+    text = f"broker {leader.ordinal} may lack records of range {led.id}"
+    fenced = fenced_holders(state, led)
+    if fenced:
+        text += (
+            f"; {_names(fenced)} have all of it and are fenced: start them again, or stop them "
+            "before a person accepts the loss, since what they acknowledge until then is lost"
+        )
+    return Refusal("not-in-isr", text)
 
 
 def _led(state: RingState, led: RangeState, leader: Replica, isr: tuple[Replica, ...]) -> RingState:

@@ -9,11 +9,12 @@ from msgspec import Meta
 
 from tailrace_broker.core.ring import range_commands
 from tailrace_broker.core.ring.arithmetic import UNITS
+from tailrace_broker.core.ring.lost_copies import fenced_holders
 from tailrace_broker.model.commands import AcceptLoss
 from tailrace_broker.model.errors import NoLeaderError, NotReadyError, RingRefusedError
 from tailrace_broker.model.forwarding import ForwardedCall
 from tailrace_broker.model.ring_state import LostOffsets, Refusal, RingState
-from tailrace_broker.net.api.ring import RangeAnswer, RangePath, range_answer, refused
+from tailrace_broker.net.api.ring import Ordinals, RangeAnswer, RangePath, range_answer, refused
 from tailrace_broker.net.api.topics import json_response, parse_body
 from tailrace_broker.net.broker import Broker, contents_of
 from tailrace_broker.net.http.router import AnswerForm, Call, Listeners, Response, Route
@@ -61,6 +62,13 @@ class AcceptedRangeAnswer(RangeAnswer, rename="camel", kw_only=True):
             "deleted."
         ),
     ]
+    fenced: Annotated[
+        Ordinals,
+        Meta(
+            description="Fenced brokers that had all of the range: one that still runs may "
+            "acknowledge events until it hears of this, and they are lost."
+        ),
+    ]
     dry_run: bool
 
 
@@ -82,6 +90,7 @@ async def accept_loss(broker: Broker, call: Call) -> Response:
         _check(state, command)
     lost = await _lost_at(broker, found.id, wanted.broker)
     command = msgspec.structs.replace(command, lost=lost)
+    fenced = fenced_holders(state, found)
     if parameters.dry_run:
         _check(state, command)
     else:
@@ -92,6 +101,7 @@ async def accept_loss(broker: Broker, call: Call) -> Response:
         AcceptedRangeAnswer(
             **msgspec.structs.asdict(answer),
             lost=_shown(state, command.lost),
+            fenced=[each for each in fenced if each != wanted.broker],
             dry_run=parameters.dry_run,
         )
     )

@@ -74,6 +74,16 @@ def accept_loss(*, range_id: int, broker: int, dry_run: bool, output: str, url: 
 
 def accepted_text(accepted: "AcceptedLoss", broker: int) -> str:
     """Return the text that people read."""
+    warnings = [
+        f"  broker {each} has all of it and is fenced: if it runs, stop it first; what it "
+        "acknowledges until then is lost"
+        for each in accepted.fenced
+        if accepted.dry_run
+    ]
+    return "\n".join([_accepted_text(accepted, broker), *warnings])
+
+
+def _accepted_text(accepted: "AcceptedLoss", broker: int) -> str:
     after, dry_run = accepted.range, accepted.dry_run
     is_sealed = after.state == "sealed"
     if is_sealed or accepted.lost:

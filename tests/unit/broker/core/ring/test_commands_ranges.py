@@ -1,9 +1,9 @@
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring.range_commands import greatest_ghosts
+from tailrace_broker.core.ring.range_commands import greatest_ghosts, lead
 from tailrace_broker.model.commands import AcceptLoss, ChangeIsr, Fence, Lead, Lost
-from tailrace_broker.model.ring_state import Loss, RangeEnd, Replica, RingState
+from tailrace_broker.model.ring_state import Loss, RangeEnd, Refusal, Replica, RingState
 from tests.support.ring.states import (
     begin,
     done,
@@ -78,6 +78,15 @@ def test_with_two_of_two_in_sync_replicas_down_the_third_does_not_take_over() ->
     state = done(led(), ChangeIsr(0, 1, 0, (A, B)))
 
     assert refusal_of(state, Lead(0, 1, 2, 1, without=(0, 1))) == "not-in-isr"
+
+
+def test_who_may_not_lead_is_refused_with_the_fenced_brokers_that_have_all() -> None:
+    """They may run, and acknowledge what is lost when a person accepts the loss."""
+    fenced = done(led(), ChangeIsr(0, 1, 0, (A, B)), Fence(0, 1), Fence(1, 1))
+    outcome = lead(fenced, Lead(0, 1, 2, 1))
+
+    assert isinstance(outcome, Refusal)
+    assert "brokers 0, 1 have all of it and are fenced" in outcome.detail
 
 
 def test_a_ghost_never_leads() -> None:

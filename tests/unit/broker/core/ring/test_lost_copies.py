@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.changes import changes
-from tailrace_broker.core.ring.lost_copies import accepted_losses_in, accepted_since
+from tailrace_broker.core.ring.lost_copies import accepted_losses_in, accepted_since, fenced_holders
 from tailrace_broker.model.commands import (
     AcceptLoss,
     AlterTopic,
@@ -55,6 +55,16 @@ def test_what_a_broker_has_is_a_whole_copy_when_nobody_has_one() -> None:
     )
     assert after.accepted_losses == (said,)
     assert [each.text for each in changes(state, after)] == [f"a loss was accepted: {said}"]
+
+
+def test_fenced_brokers_with_all_of_a_range_are_known() -> None:
+    state = done(sealed_with(0, 2), Fence(2, 1))
+    assert fenced_holders(state, sealed_range(state)) == [2]
+
+    state = done(led(3), Fence(1, 1), Fence(2, 1))
+    ghost = Replica(2, 1, is_ghost=True, cause="disk")
+    held = replace(state.ranges[0], isr=(Replica(0, 1), Replica(1, 1), ghost))
+    assert fenced_holders(state, held) == [1]
 
 
 def test_what_the_others_were_about_to_say_does_not_count() -> None:

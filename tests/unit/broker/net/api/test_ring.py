@@ -561,6 +561,17 @@ def test_a_dry_run_changes_nothing_and_says_what_the_ring_would_refuse() -> None
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
+def test_a_fenced_broker_that_has_all_of_the_range_is_named(*, dry_run: bool) -> None:
+    """It may run, and acknowledge what is lost then."""
+    isr = (Replica(0, 1), Replica(2, 1, is_ghost=True))
+    ranges = {**LED.ranges, 1: replace(LED.ranges[1], leader=None, isr=isr, replicas=(1, 2, 0))}
+    fenced = {**LED.brokers, 0: replace(LED.brokers[0], is_fenced=True)}
+    broker = broker_of(replace(LED, ranges=ranges, brokers=fenced))
+
+    assert accept(broker, 1, 1, dry_run=dry_run)["fenced"] == [0]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
 def test_what_the_only_copy_lacks_is_given_up_and_it_is_led_on(*, dry_run: bool) -> None:
     lost = LostOffsets(UUID(int=1), 5, 3, 9)
 

@@ -136,8 +136,18 @@ def test_what_is_done_by_hand_names_what_it_needs() -> None:
 
 def accepted(lost: bool = False, *, dry_run: bool = False, **changed: object) -> AcceptedLoss:
     offsets = {"topic": "t", "partition": 3, "firstOffset": 5, "lastOffset": 9}
-    answer = {**RANGE, **changed, "lost": [offsets] if lost else [], "dryRun": dry_run}
+    answer = {"fenced": [], **RANGE, **changed, "lost": [offsets] if lost else []}
+    answer["dryRun"] = dry_run
     return parse_accepted_loss(Answer(200, {}, json.dumps(answer).encode()))
+
+
+def test_a_fenced_broker_with_all_of_a_range_is_named_before_the_loss_is_accepted() -> None:
+    warning = (
+        "\n  broker 2 has all of it and is fenced: if it runs, stop it first; what it acknowledges "
+        "until then is lost"
+    )
+    assert accepted_text(accepted(dry_run=True, fenced=[2]), 1).endswith(f"be lost{warning}")
+    assert warning not in accepted_text(accepted(fenced=[2]), 1)
 
 
 def test_what_is_given_up_of_a_range_is_shown() -> None:
