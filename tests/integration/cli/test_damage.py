@@ -155,7 +155,8 @@ def test_doctor_names_the_partitions_and_the_offsets(broker: RunningBroker) -> N
     assert line.endswith(
         '  3 ranges of offsets quarantined: partition 0 of topic "t" (offsets 2000-2999), '
         'partition 1 of topic "t" (offsets 1000-1999 and 1 more): restore the files that the '
-        "broker's log names, and start it again"
+        "broker's log names, and start it again; or give up the offsets of range 0: "
+        "tailrace ring accept-loss 0 --broker 0"
     )
 
 
