@@ -140,26 +140,28 @@ def test_a_topic_is_created_and_altered_with_units(
 
 
 @pytest.mark.timeout(120)
-def test_a_topic_gets_more_and_fewer_partitions(shared_broker: RunningBroker, topic: str) -> None:
-    url = shared_broker.url
-    run("topic", "create", topic, url=url)
-    reported(run("produce", topic, "1", "2", "--key", "k", url=url))
-    alter = ("topic", "alter", topic, "--partitions-per-range")
-    planned = json.loads(reported(run(*alter, "8", "--dry-run", "-o", "json", url=url)))
-    assert planned["changes"] == {"partitionsPerRange": {"from": 4, "to": 8}}
-    plan = planned["reslice"]
-    assert (plan["ranges"], plan["sealedPartitions"], plan["newPartitions"]) == (1, 4, 8)
+def test_a_topic_gets_more_and_fewer_partitions(tmp_path: Path, topic: str) -> None:
+    """On a broker of its own: other topics come to be in another range, too."""
+    with start_broker(tmp_path) as broker:
+        url = broker.url
+        run("topic", "create", topic, url=url)
+        reported(run("produce", topic, "1", "2", "--key", "k", url=url))
+        alter = ("topic", "alter", topic, "--partitions-per-range")
+        planned = json.loads(reported(run(*alter, "8", "--dry-run", "-o", "json", url=url)))
+        assert planned["changes"] == {"partitionsPerRange": {"from": 4, "to": 8}}
+        plan = planned["reslice"]
+        assert (plan["ranges"], plan["sealedPartitions"], plan["newPartitions"]) == (1, 4, 8)
 
-    for count in ("8", "2"):
-        assert f"partitions-per-range {count}\n" in reported(run(*alter, count, url=url))
-        described = run("topic", "describe", topic, "-o", "json", url=url)
-        states = [each["state"] for each in json.loads(reported(described))["partitionDetails"]]
-        assert states.count("open") == int(count)
-    reported(run("produce", topic, "3", "--key", "k", url=url))
+        for count in ("8", "2"):
+            assert f"partitions-per-range {count}\n" in reported(run(*alter, count, url=url))
+            described = run("topic", "describe", topic, "-o", "json", url=url)
+            states = [each["state"] for each in json.loads(reported(described))["partitionDetails"]]
+            assert states.count("open") == int(count)
+        reported(run("produce", topic, "3", "--key", "k", url=url))
 
-    consumed = run("consume", topic, "--from", "earliest", "--max", "3", url=url)
-    values = [json.loads(line)["value"] for line in reported(consumed).splitlines()]
-    assert values == [1, 2, 3]
+        consumed = run("consume", topic, "--from", "earliest", "--max", "3", url=url)
+        values = [json.loads(line)["value"] for line in reported(consumed).splitlines()]
+        assert values == [1, 2, 3]
 
 
 def test_a_topic_is_found_again_by_what_is_given(shared_broker: RunningBroker, topic: str) -> None:
