@@ -80,7 +80,7 @@ class Archive:
             kubernetes.until(self._runs, what, timeout_s=JOB_S_MAX)
             yield
             kubernetes.say(f"the streaming job has written {self._batches()} batches")
-            assert running.process.poll() is None, running.lines()[-LINES_SHOWN:]
+            assert self._runs(), self.spark.logs()
             kubernetes.show("delete", "pods", "--selector", DRIVERS)
             running.finish()
         self.spark.submit("archive", *job, "--once")
