@@ -42,13 +42,7 @@ from tailrace_broker.storage.log.range_role import RangeRole
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
 from tailrace_broker.topics.hosted_topic import open_logs
-from tailrace_broker.topics.log_copy import (
-    CopySource,
-    ReadBack,
-    SealedAt,
-    copy_log,
-    reading_back,
-)
+from tailrace_broker.topics.log_copy import CopySource, ReadBack, SealedAt, copy_log, reading_back
 from tailrace_broker.topics.set_aside_log import SetAsideLog
 
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 0.2, 30.0
@@ -230,17 +224,18 @@ class SealedCopies:
                 raise NotReadyError("the topic of the log that is copied was deleted")
             while True:
                 log = await self._open(topic, partition, lost)
+                is_interrupted = True
                 try:
                     part = copy_log(log, source, sealed, read_back, aside.batches, _pause)
                     copied = await self._unless_stopped(copying, part)
                     self.copied_bytes += copied.size_bytes
                     self._directory.damaged.unreset.discard(key)
-                except BaseException:
-                    # What the disk has no space for is set aside. In the journal it would come to
-                    # the segments at any time, over what the log has there that is opened next.
-                    log.give_up(NotReadyError("the copy of the log was interrupted"))
-                    raise
+                    is_interrupted = False
                 finally:
+                    if is_interrupted:
+                        # What the disk has no space for is set aside. In the journal it would come
+                        # to the segments at any time, over what the next log has there.
+                        log.give_up(NotReadyError("the copy of the log was interrupted"))
                     await log.close()
                 lost = copied.lost
                 if lost is None:

@@ -9,7 +9,6 @@ import gc
 import logging
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import count
 from typing import TYPE_CHECKING
 
 from tailrace.errors import OffsetOutOfRangeError, ProblemError, TailraceError
@@ -17,6 +16,7 @@ from tailrace.spark.connection import PatientClient
 from tailrace.spark.offsets import OffsetRange
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.stream_offsets import OLDER_LISTING_S, OLDER_LISTINGS_MAX
+from tailrace.sync import Client
 from tailrace.values import Fetched
 
 if TYPE_CHECKING:
@@ -95,18 +95,18 @@ def _fetch(
 ) -> Fetched:
     """Ask again where a partition is not known: brokers hear of a step one after the other."""
     topic, partition, bytes_max = offsets.topic, offsets.partition, options.fetch_bytes_max
-    for attempt in count():
+
+    def read(connected: Client) -> Fetched:
+        return connected.read_batches(topic, partition, position, max_bytes=bytes_max)
+
+    for _ in range(OLDER_LISTINGS_MAX):
         try:
-            return client.ask(
-                lambda connected: connected.read_batches(
-                    topic, partition, position, max_bytes=bytes_max
-                )
-            )
+            return client.ask(read)
         except ProblemError as error:
-            if error.type not in _NOT_FOUND or attempt == OLDER_LISTINGS_MAX:
+            if error.type not in _NOT_FOUND:
                 raise
-            client.turn(OLDER_LISTING_S)
-    raise AssertionError("count() does not end")
+        client.turn(OLDER_LISTING_S)
+    return client.ask(read)
 
 
 def _behind_loss(error: ProblemError, asked: int, end: int) -> int | None:

@@ -113,9 +113,8 @@ def trim_sealed(state: RingState, command: TrimSealed) -> RingState | Refusal:
         starts, slices = command.starts.get(topic.id), own.get(topic.id)
         if starts is None or slices is None:  # or it has none there any more
             continue
-        if (
-            command.kept.get(topic.id, RetentionBounds()) != topic.settings.kept
-        ):  # altered meanwhile
+        decided_by = command.kept.get(topic.id, RetentionBounds())
+        if decided_by != topic.settings.kept:  # it was altered meanwhile
             continue
         trimmed = _trimmed(state, topic, slices, starts)
         if isinstance(trimmed, Refusal):

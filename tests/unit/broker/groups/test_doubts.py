@@ -62,10 +62,13 @@ async def give_up(
     role.look_for_shortage()
 
 
-async def commit(log: PartitionLog) -> None:
+async def commit(broker: LocalBroker, log: PartitionLog) -> None:
     """The others have it now."""
+    coordinators = broker.groups._by_partition.values()
+    hosted = [each for coordinator in coordinators for each in coordinator.by_name.values()]
+    assert any(each.writer.is_in_doubt for each in hosted)
     log.role.change(log.role.epoch, commits_alone=True)
-    await asyncio.sleep(0.01)
+    await until(lambda: not any(each.writer.is_in_doubt for each in hosted))
 
 
 async def test_a_reset_that_was_given_up_is_applied_when_it_is_committed(
@@ -76,7 +79,7 @@ async def test_a_reset_that_was_given_up_is_applied_when_it_is_committed(
         await give_up(log, monkeypatch, broker.groups.reset("g", {tp: 2}))
         with pytest.raises(NotReadyError, match="not known yet"):
             await broker.groups.register(wanted())
-        await commit(log)
+        await commit(broker, log)
         here = broker.groups.view("g").group.positions[tp]
         await broker.groups.register(wanted())
     async with started_broker(tmp_path) as broker:
@@ -105,7 +108,7 @@ async def test_a_group_is_after_a_failover_what_it_was_before(
         await with_group(broker)
         log = log_of(broker, name)
         await give_up(log, monkeypatch, change(broker.groups))
-        await commit(log)
+        await commit(broker, log)
         assert seen(broker) == groups_then
         if "c2" in groups_then.get(name, ()):
             await broker.groups.poll("c2", Confirmation(0), 0)

@@ -1,9 +1,9 @@
 """How a replica's log is cut if the disk refuses it at first, or the log is not what it was."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +26,13 @@ class World:
         self.open: PartitionLog | None = log
         self.cut: list[LogKey] = []
         self.damaged: list[LogPlace] = []
-        self.cuts = ReplicaCuts(lambda _: self.open, self.cut.append, self.damaged.append)
+        self.cuts = ReplicaCuts(self._log_of, self.cut.append, self.damaged.append)
+        self.looks = 0  # for the log that is open
         self._key = log.place.key
+
+    def _log_of(self, _: LogKey) -> PartitionLog | None:
+        self.looks += 1
+        return self.open
 
     def begin(self, end: int) -> None:
         self.cuts.begin(LogCut(self._key, end, 1, False, 0, 0))
@@ -70,17 +75,25 @@ async def test_a_cut_that_the_disk_refuses_is_tried_again(tmp_path: Path, disk: 
 
 @on_a_loop
 async def test_a_log_that_was_opened_since_is_not_cut_for_the_one_before(
-    tmp_path: Path, disk: FaultyDisk
+    tmp_path: Path, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was set aside and fetched again: what it has reported since counts."""
+    cut, begun = PartitionLog.cut, list[PartitionLog]()
+
+    def note(log: PartitionLog, *args: Any, **options: Any) -> None:
+        begun.append(log)
+        cut(log, *args, **options)
+
+    monkeypatch.setattr(PartitionLog, "cut", note)
     async with written(tmp_path / "log") as log, written(tmp_path / "next") as following:
         world = World(log)
         disk.fail("pwritev")
         world.begin(5)
-        await until(lambda: disk.is_done)
+        looks = world.looks
         world.open = following
-        await asyncio.sleep(20 * RETRY_SECONDS)
+        await until(lambda: world.looks > looks)  # it would be tried again
 
+        assert begun == [log]
         assert (log.log_end, following.log_end) == (10, 10)
         assert world.cut == []
 
@@ -100,15 +113,16 @@ async def test_a_log_without_a_batch_that_ends_there_is_damaged(
 
 @on_a_loop
 async def test_nothing_is_cut_of_a_log_that_is_not_open_or_at_a_stop(
-    tmp_path: Path, disk: FaultyDisk
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begun: list[object] = []
     async with written(tmp_path / "log") as log:
+        monkeypatch.setattr(PartitionLog, "cut", lambda *args, **_: begun.append(args))
         world = World(log)
         world.open = None
         world.begin(5)
         world.open = log
         world.cuts.stop()
         world.begin(5)
-        await asyncio.sleep(20 * RETRY_SECONDS)
 
-        assert (log.log_end, world.cut, world.damaged) == (10, [], [])
+        assert (begun, world.cut, world.damaged) == ([], [], [])

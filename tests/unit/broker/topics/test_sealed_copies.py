@@ -103,6 +103,7 @@ class World:
         self.open_logs: dict[LogKey, Any] = {}
         self.engine: Any = None
         self.reached_count = 0
+        self.attempts = 0  # to fetch a log from a source
         made: Any = ring
         self.copies = SealedCopies(made, directory, self.open_logs.get, self._reached)
 
@@ -110,6 +111,7 @@ class World:
         self.reached_count += 1
 
     def source_of(self, ordinal: int, key: LogKey) -> EmptySource:
+        self.attempts += 1
         error = self.errors.pop(0) if self.errors else None
         return EmptySource(self.asked, ordinal, 100 + key.partition, error)
 
@@ -148,6 +150,12 @@ def scenario(
                 await world.copies.close()
 
     asyncio.run(run())
+
+
+async def attempted_again(world: World) -> None:
+    """One attempt to fetch has ended since, which began since."""
+    before = world.attempts
+    await until(lambda: world.attempts > before + 1)
 
 
 def completed(world: World) -> bool:
@@ -239,7 +247,7 @@ def test_a_log_that_somebody_needs_as_it_is_is_closed_and_fetched_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_opened: bool
 ) -> None:
     """A loss is accepted at a broker that is copying from one that does not answer any more."""
-    hangs, opened = asyncio.Event(), asyncio.Event()
+    hangs, opened, may_open = asyncio.Event(), asyncio.Event(), asyncio.Event()
     closed: list[PartitionLog] = []
     ends, close = EmptySource.ends, PartitionLog.close
 
@@ -256,7 +264,7 @@ def test_a_log_that_somebody_needs_as_it_is_is_closed_and_fetched_later(
     async def open_late(*args: Any) -> Any:
         opened.set()
         if not is_opened:
-            await asyncio.sleep(0.02)
+            await may_open.wait()
         return await open_logs(*args)
 
     monkeypatch.setattr(EmptySource, "ends", ask)
@@ -268,9 +276,10 @@ def test_a_log_that_somebody_needs_as_it_is_is_closed_and_fetched_later(
         await (hangs if is_opened else opened).wait()
         async with world.copies.stopped(lambda _, each: each.range_id != held.id):
             assert not closed
+        asyncio.get_running_loop().call_soon(may_open.set)
         async with world.copies.stopped(lambda _, each: each.range_id == held.id):
             assert len(closed) == 1
-            await asyncio.sleep(0.02)
+            await attempted_again(world)
             assert len(closed) == 1
         await until(lambda: completed(world))
 
@@ -308,7 +317,7 @@ def test_the_end_waits_for_a_log_that_is_being_opened_or_closed(
     async def play(world: World) -> None:
         await begun.wait()
         closing = asyncio.create_task(world.copies.close())
-        await asyncio.sleep(0.02)
+        await until(lambda: bool(world.copies._needed))
         assert not closing.done()
         may_go_on.set()
         await closing
@@ -443,8 +452,10 @@ def test_a_copy_leaves_files_that_are_needed(
             assert not path.exists()  # nothing is written before something was read
             if is_deleted:
                 world.ring.show(done(world.ring.state, DeleteTopic("orders", 1)))
+                await until(lambda: completed(world))
+            else:
+                await attempted_again(world)
             may_go_on.set()
-            await asyncio.sleep(0.02)
             assert not path.exists()
         await until(lambda: completed(world) if is_deleted else path.exists())
         assert path.exists() is not is_deleted

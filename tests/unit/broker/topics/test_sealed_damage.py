@@ -32,6 +32,7 @@ from tests.support.ring.ring_disk import put_ring_state, ring_state_on
 from tests.support.ring.split_on_disk import ends_of, split_on_disk
 from tests.support.storage.damaged import flip, stored_batches
 from tests.support.storage.storage import Appends
+from tests.support.waits import until
 
 
 async def sealed_log(root: Path) -> tuple[Topic, Path]:
@@ -101,7 +102,7 @@ def test_a_sealed_log_is_opened_when_its_copy_is_closed(tmp_path: Path) -> None:
             local.copies._copying = _Copying(topic.topic_id, topic.partitions[0], closed)
             opening = asyncio.create_task(local.reopen(topic.topic_id, 0))
             looking = asyncio.create_task(broker.lost_here(0))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(local.copies._needed) == 2)
             assert not opening.done()
             assert not looking.done()
             closed.set()
