@@ -99,7 +99,7 @@ class ModelLog:
         """What is below is gone."""
         kept = [each for each in self.batches if each.end_offset > start]
         gone = self.batches[: len(self.batches) - len(kept)]
-        self.base_epoch = max((each.epoch for each in gone), default=0)
+        self.base_epoch = max((each.epoch for each in gone), default=self.base_epoch)
         self.start, self.batches = start, kept
 
     def recovered(self, found: "ModelLog") -> None:
