@@ -50,12 +50,12 @@ class Fence(_Command, frozen=True, tag="fence"):
 class Retire(_Command, frozen=True, tag="retire"):
     """The broker leaves for good. Refused while a range names it.
 
-    `registration`: its number, as whoever asks has seen it; None: whichever.
+    `registration`: its number, as whoever asks has seen it.
     """
 
     ordinal: int
+    registration: int
     accept_loss: bool = False
-    registration: int | None = None
 
 
 # --- ranges ---
@@ -149,11 +149,10 @@ class RestoreTopic(_Command, frozen=True, tag="restore-topic"):
 class PurgeTopics(_Command, frozen=True, tag="purge-topics"):
     """Forget these deleted topics: their data is gone, or about to be.
 
-    `deleted_us`: when each was deleted, as whoever asks has seen it; empty: whenever.
+    `deleted_us`: when each was deleted, as whoever asks has seen it.
     """
 
-    topic_ids: tuple[UUID, ...]
-    deleted_us: tuple[int, ...] = ()
+    deleted_us: dict[UUID, int]
 
 
 # --- steps ---

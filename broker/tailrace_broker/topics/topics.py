@@ -468,9 +468,7 @@ class Topics:
             self._spawn(self._forget_deleted([oldest]))
 
     async def _forget_deleted(self, gone: Sequence[DeletedTopic]) -> None:
-        command = PurgeTopics(
-            tuple(each.topic.id for each in gone), tuple(each.deleted_us for each in gone)
-        )
+        command = PurgeTopics({each.topic.id: each.deleted_us for each in gone})
         try:
             await self._ring.change(command)
         except TailraceError as error:  # the next look tries again

@@ -48,6 +48,24 @@ class Change(Happening):
 
 
 @dataclass(frozen=True, slots=True)
+class Purge(Happening):
+    """Somebody has a topic purged if its broker knows it as deleted, and one that never was."""
+
+    topic_id: UUID
+    other_id: UUID  # no two commands are equal
+
+    def happen(self, world: World) -> None:
+        process = world.newest(self.ordinal)
+        if process is not None and process.control is not None:
+            state = process.control.state
+            found = None if state is None else state.deleted.get(self.topic_id)
+            deleted_us = {self.other_id: 0}
+            if found is not None:
+                deleted_us[self.topic_id] = found.deleted_us
+            Change(self.at_ms, self.ordinal, PurgeTopics(deleted_us)).happen(world)
+
+
+@dataclass(frozen=True, slots=True)
 class Read(Happening):
     """Somebody wants to know what is committed now."""
 
@@ -79,4 +97,4 @@ def make_work(generator: random.Random, at_ms: int, broker_count: int, *, number
     earlier = UUID(int=generator.randrange(number), version=4)
     if kind < 0.98:
         return Change(at_ms, ordinal, RestoreTopic(earlier, f"again-{number}"))
-    return Change(at_ms, ordinal, PurgeTopics((topic_id, earlier)))
+    return Purge(at_ms, ordinal, earlier, topic_id)

@@ -275,6 +275,7 @@ class Scenario:
             durability="fsync" if durability == "fsync" else "written",
         )
         gone = self.chance.choice([*self.state.deleted, UUID(int=1)])
+        deleted_us = self.state.deleted[gone].deleted_us if gone in self.state.deleted else 0
         self._send(
             self.chance.choice(
                 (
@@ -284,7 +285,7 @@ class Scenario:
                     DeleteTopic(name, self.chance.randrange(2**40)),
                     RestoreTopic(gone, self.chance.choice((None, "restored"))),
                     DeleteTopic("restored", 1),
-                    PurgeTopics((gone,)),
+                    PurgeTopics({gone: deleted_us}),
                 )
             )
         )
@@ -299,7 +300,7 @@ class Scenario:
                     Fence(ordinal, number, is_fenced=self.chance.random() < 0.3),
                     Fence(ordinal, number, is_fenced=False),
                     AcceptLoss(led.id, led.epoch, ordinal, number),
-                    Retire(ordinal, accept_loss=self.chance.random() < 0.5),
+                    Retire(ordinal, number, accept_loss=self.chance.random() < 0.5),
                 )
             )
         )
@@ -412,12 +413,12 @@ class Scenario:
         if isinstance(command, DropCopy) and not refused:
             self._check_dropped(command)
         if isinstance(command, PurgeTopics):
+            purged = before.deleted.keys() - self.state.deleted.keys()
             for lacking in self.lacking.values():
-                lacking -= before.deleted.keys() & {*command.topic_ids}
-            for place in [each for each in self.seen if each[0] in command.topic_ids]:
-                if place[0] in before.deleted:
-                    del self.seen[place]
-                    self.ends.pop(place, None)
+                lacking -= purged
+            for place in [each for each in self.seen if each[0] in purged]:
+                del self.seen[place]
+                self.ends.pop(place, None)
         self._look(before)
 
     def _note_loss(self, command: Lead, before: RingState) -> None:

@@ -97,7 +97,7 @@ def retire(state: RingState, command: Retire) -> RingState | Refusal:
     broker = state.brokers.get(command.ordinal)
     if broker is None:
         return Refusal("broker-not-found", f"broker {command.ordinal} has never registered")
-    if command.registration not in (None, broker.number):
+    if command.registration != broker.number:
         return Refusal(
             "stale-registration", f"broker {broker.ordinal} has registered again since; try again"
         )

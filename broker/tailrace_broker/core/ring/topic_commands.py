@@ -116,12 +116,10 @@ def restore_topic(state: RingState, command: RestoreTopic) -> RingState | Refusa
 
 def purge_topics(state: RingState, command: PurgeTopics) -> RingState:
     """They cannot be restored any more; one that was, and was deleted again since, stays."""
-    moments_us = command.deleted_us or (None,) * len(command.topic_ids)
-    named = dict(zip(command.topic_ids, moments_us, strict=False))
     deleted = {
         key: each
         for key, each in state.deleted.items()
-        if key not in named or named[key] not in (None, each.deleted_us)
+        if command.deleted_us.get(key) != each.deleted_us
     }
     return replace(state, deleted=deleted)
 

@@ -309,9 +309,9 @@ async def retire_broker(broker: Broker, call: Call) -> Response:
         raise StepNotTakenError(
             f"broker {ordinal} still votes on the metadata, until others do", reason="votes"
         )
-    number = None if known is None else known.number
+    number = 0 if known is None else known.number
     try:
-        await broker.ring.change(Retire(ordinal, wanted.accept_loss, number))
+        await broker.ring.change(Retire(ordinal, number, wanted.accept_loss))
     except RingRefusedError as error:
         if error.refusal.reason not in ("holds-ranges", "step-open", "stale-registration"):
             raise

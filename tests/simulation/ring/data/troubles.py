@@ -8,7 +8,6 @@ from tailrace_broker.model.commands import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
-    PurgeTopics,
     RestoreTopic,
 )
 from tailrace_broker.model.topic import TopicSettings
@@ -37,7 +36,7 @@ from tests.simulation.ring.faults import (
 )
 from tests.simulation.ring.network import Port
 from tests.simulation.ring.troubles import make_troubles
-from tests.simulation.ring.work import Change
+from tests.simulation.ring.work import Change, Purge
 
 # Brokers and copies, and how often such a ring is simulated.
 DATA_RINGS = (
@@ -94,7 +93,7 @@ def _change(generator: random.Random, at_ms: int, broker_count: int, number: int
         restore = RestoreTopic(UUID(int=index + 1), f"topic-{index}")
         return Change(at_ms, who, restore)
     if kind < 0.85:
-        return Change(at_ms, who, PurgeTopics((UUID(int=index + 1), UUID(int=number, version=4))))
+        return Purge(at_ms, who, UUID(int=index + 1), UUID(int=number, version=4))
     changes: dict[str, int | bool | str | None] = {
         "durability": generator.choice(("fsync", "written")),
         "retentionMs": 60_000 + number,

@@ -77,8 +77,11 @@ class Operator:
         configuration = self._world.agreement.configuration
         for ordinal, incarnation in [*self._leaving.items()]:
             registered = state.brokers.get(ordinal)
-            is_known = registered is not None and registered.incarnation == incarnation
-            if not is_known or ordinal < state.broker_count:
+            if (
+                registered is None
+                or registered.incarnation != incarnation
+                or ordinal < state.broker_count
+            ):
                 del self._leaving[ordinal]
                 self._world.rules["ring.retired"] += incarnation in state.retired
                 continue
@@ -88,7 +91,7 @@ class Operator:
             )
             process = self._world.newest(self._random.randrange(self._world.broker_count))
             if not holds and not votes and process is not None and process.control is not None:
-                self._world.clients.ask(process, Retire(ordinal))
+                self._world.clients.ask(process, Retire(ordinal, registered.number))
 
     @property
     def is_done(self) -> bool:

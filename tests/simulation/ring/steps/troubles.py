@@ -12,7 +12,6 @@ from tailrace_broker.model.commands import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
-    PurgeTopics,
     RestoreTopic,
     Sealed,
 )
@@ -24,7 +23,7 @@ from tests.simulation.ring.disk_faults import Stall, Wipe
 from tests.simulation.ring.faults import Cut, Happening, Kill, LosePower, Pause, Reset, Stop
 from tests.simulation.ring.process import DeathAt
 from tests.simulation.ring.schedule import US_PER_MS
-from tests.simulation.ring.work import Change
+from tests.simulation.ring.work import Change, Purge
 from tests.simulation.ring.world import World
 
 # In place of an ordinal: who leads the first range of the step, the last, and who joins or leaves.
@@ -115,10 +114,10 @@ def make_step_troubles(
             number += 1
             happening = generator.choice(MAKERS)(generator, each.at_ms, broker_count, number)
             who = generator.choice(WHO)
-            if isinstance(happening, Change | LosePower | Reset):
+            if isinstance(happening, Change | Purge | LosePower | Reset):
                 who = happening.ordinal
             delay_ms = generator.randrange(generator.choice((DELAY_MS_MAX, DELAY_MS_AFTER)))
-            if isinstance(happening, Change) and isinstance(happening.command, PurgeTopics):
+            if isinstance(happening, Purge):
                 delay_ms = 0  # before a deletion: else its id is given to a new topic later
             troubles.append(AtStep(each.at_ms, who, happening, delay_ms))
     return troubles
@@ -205,7 +204,7 @@ def _change(generator: random.Random, at_ms: int, brokers: int, number: int) -> 
     if kind < 0.8:
         return Change(at_ms, who, RestoreTopic(UUID(int=index + 1), f"topic-{index}"))
     if kind < 0.85:
-        return Change(at_ms, who, PurgeTopics((UUID(int=index + 1), UUID(int=number, version=4))))
+        return Purge(at_ms, who, UUID(int=index + 1), UUID(int=number, version=4))
     changes: dict[str, int | bool | str | None] = {
         "durability": generator.choice(("fsync", "written")),
         "retentionMs": 90_000 + number,

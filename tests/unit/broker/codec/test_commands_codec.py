@@ -35,7 +35,7 @@ ONE, TWO = UUID(int=1), UUID(int=2)
 COMMANDS: list[Command] = [
     Register(2, ONE, 7, (Start(ONE, "clean"), Start(TWO, "power")), 6),
     Fence(1, 5, is_fenced=False),
-    Retire(3, accept_loss=True, registration=9),
+    Retire(3, 9, accept_loss=True),
     Lead(4, 9, 1, 5, without=(0, 2)),
     ChangeIsr(4, 9, 3, (Replica(0, 1, losses=3), Replica(1, 2, is_ghost=True))),
     AcceptLoss(4, 9, 1, 5),
@@ -44,7 +44,7 @@ COMMANDS: list[Command] = [
     AlterTopic("orders", {"retentionMs": None, "flushMs": 5, "durability": "written"}, ONE),
     DeleteTopic("orders", 2**50, ONE),
     RestoreTopic(ONE, "again"),
-    PurgeTopics((ONE, TWO), (5, 2**50)),
+    PurgeTopics({ONE: 5, TWO: 2**50}),
     BeginStep("shrink", 4),
     Sealed(1, 2, 3, {ONE: (4, 5), TWO: ()}, (Replica(0, 1),)),
     AbortStep(5),

@@ -67,7 +67,7 @@ def test_a_topic_that_is_forgotten_while_it_is_marked_leaves_no_mark() -> None:
             subject = DeletedTopics(directory, disk, spawn, lambda: 0, disk.no_copies_of)
             state = done(state, DeleteTopic("orders", 5))
             subject.delete(HostedTopic(topic, nothing, roles, ordinal=0), state)
-            state = done(state, PurgeTopics((found.id,)))
+            state = done(state, PurgeTopics({found.id: 5}))
             assert list(subject.take_forgotten(state)) == [found.id]
             for _ in range(5):
                 await asyncio.sleep(0)

@@ -108,7 +108,7 @@ def test_a_topic_that_is_agreed_on_is_not_gone_for_its_groups_until_nobody_can_r
             assert broker._topics.gone([UUID(int=1), UUID(int=2)]) == {UUID(int=2)}
             await broker.ring.change(DeleteTopic("t", 1))
             assert broker._topics.gone([UUID(int=1)]) == set()
-            await broker.ring.change(PurgeTopics((UUID(int=1),)))
+            await broker.ring.change(PurgeTopics({UUID(int=1): 1}))
             assert broker._topics.gone([UUID(int=1)]) == {UUID(int=1)}
 
     run(scenario)

@@ -30,7 +30,7 @@ def test_copies_of_who_has_left_are_dropped_when_others_are_whole() -> None:
     world.pass_ms(500)
     shrink(world)
     world.pass_ms(500)
-    refusal = world.answer(world.ask(0, Retire(3)))
+    refusal = world.answer(world.ask(0, Retire(3, 1)))
     assert refusal is not None
     assert refusal.reason == "holds-ranges"
 
@@ -39,4 +39,4 @@ def test_copies_of_who_has_left_are_dropped_when_others_are_whole() -> None:
             completed = Completed(held.id, ordinal, 1, held.losses.get(ordinal, 0))
             assert world.answer(world.ask(ordinal, completed)) is None
     world.until(lambda: all(3 not in each.replicas for each in state_at(world, 0).ranges.values()))
-    assert world.answer(world.ask(0, Retire(3))) is None
+    assert world.answer(world.ask(0, Retire(3, 1))) is None

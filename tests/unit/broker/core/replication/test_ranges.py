@@ -211,7 +211,7 @@ def test_a_log_of_a_new_topic_is_opened_while_the_range_is_led() -> None:
 def test_a_purged_log_is_removed_and_what_is_under_way_for_it_is_ignored() -> None:
     process = leading()
     run = process.replicas.hand_out(KEY, 1)
-    state = done(STATE, DeleteTopic("orders", 1), PurgeTopics((TOPIC.id,)))
+    state = done(STATE, DeleteTopic("orders", 1), PurgeTopics({TOPIC.id: 1}))
 
     assert RemoveLog(KEY) in process.apply(state)
     assert run is not None
@@ -222,7 +222,7 @@ def test_a_purged_log_is_removed_and_what_is_under_way_for_it_is_ignored() -> No
 def test_a_log_that_is_purged_while_it_is_opened_is_removed() -> None:
     process = Process()
     process.apply(STATE)
-    state = done(STATE, DeleteTopic("orders", 1), PurgeTopics((TOPIC.id,)))
+    state = done(STATE, DeleteTopic("orders", 1), PurgeTopics({TOPIC.id: 1}))
 
     effects = process.apply(state)
 

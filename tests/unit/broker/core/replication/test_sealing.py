@@ -196,7 +196,7 @@ def test_what_is_purged_meanwhile_is_not_waited_for() -> None:
     led_ = Led()
     led_.write()
     assert led_.apply(GROWN) == [HOLD]
-    purged = done(GROWN, DeleteTopic("orders", 1), PurgeTopics((TOPIC.id,)))
+    purged = done(GROWN, DeleteTopic("orders", 1), PurgeTopics({TOPIC.id: 1}))
 
     led_.do(LogRemoved(KEY))
     [proposed] = led_.apply(purged)

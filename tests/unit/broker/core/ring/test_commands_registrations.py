@@ -325,15 +325,15 @@ def test_a_fence_is_for_one_registration() -> None:
 def test_a_broker_leaves_that_no_range_names_and_its_disk_never_comes_back() -> None:
     state = founded(registered=1)
 
-    after = done(state, Retire(3))
+    after = done(state, Retire(3, 1))
 
     assert 3 not in after.brokers
     assert refusal_of(after, register(3, "clean")) == "retired"
-    assert refusal_of(after, Retire(3)) == "broker-not-found"
+    assert refusal_of(after, Retire(3, 1)) == "broker-not-found"
 
 
 def test_a_new_disk_in_its_place_does_not_get_a_number_that_was_there() -> None:
-    state = done(founded(registered=1), register(3, "clean"), Retire(3))
+    state = done(founded(registered=1), register(3, "clean"), Retire(3, 2))
 
     after = done(state, Register(3, incarnation(3, 2), 1, (Start(start_id(3, 50), "disk"),), 2))
 
@@ -342,18 +342,18 @@ def test_a_new_disk_in_its_place_does_not_get_a_number_that_was_there() -> None:
 
 def test_a_late_retirement_does_not_take_who_has_come_since() -> None:
     """It is asked for again and again until it is agreed on, and a new disk is another broker."""
-    state = done(founded(registered=1), Retire(3, registration=1))
+    state = done(founded(registered=1), Retire(3, 1))
 
     state = done(state, Register(3, incarnation(3, 2), 1, (Start(start_id(3, 50), "disk"),), 1))
 
-    assert refusal_of(state, Retire(3, registration=1)) == "stale-registration"
-    assert 3 not in done(state, Retire(3, registration=2)).brokers
+    assert refusal_of(state, Retire(3, 1)) == "stale-registration"
+    assert 3 not in done(state, Retire(3, 2)).brokers
 
 
 def test_a_broker_of_the_ring_or_of_a_step_cannot_leave() -> None:
-    assert refusal_of(led(), Retire(2)) == "in-the-ring"
-    assert refusal_of(begin(led(registered=1)), Retire(3)) == "step-open"
-    assert done(begin(led(registered=2)), Retire(4)).step is not None
+    assert refusal_of(led(), Retire(2, 1)) == "in-the-ring"
+    assert refusal_of(begin(led(registered=1)), Retire(3, 1)) == "step-open"
+    assert done(begin(led(registered=2)), Retire(4, 1)).step is not None
 
 
 def test_a_broker_with_copies_leaves_only_when_their_loss_is_accepted() -> None:
@@ -361,8 +361,8 @@ def test_a_broker_with_copies_leaves_only_when_their_loss_is_accepted() -> None:
     shrunk = stepped(state, "shrink")
     (held,) = (each for each in shrunk.ranges.values() if each.complete == (3,))
 
-    assert refusal_of(shrunk, Retire(3)) == "holds-ranges"
-    after = done(shrunk, Retire(3, accept_loss=True))
+    assert refusal_of(shrunk, Retire(3, 1)) == "holds-ranges"
+    after = done(shrunk, Retire(3, 1, accept_loss=True))
     assert 3 not in after.ranges[held.id].replicas
     assert after.ranges[held.id].complete == ()
     (accepted,) = after.accepted_losses
@@ -376,14 +376,14 @@ def test_the_loss_of_a_copy_whose_disk_is_gone_is_noted_when_its_broker_leaves()
     without = done(shrunk, new_disk)
     assert without.ranges[held.id].complete == ()
 
-    after = done(without, Retire(3, accept_loss=True))
+    after = done(without, Retire(3, 2, accept_loss=True))
     assert [each.split(":")[0] for each in after.accepted_losses] == [f"range {held.id}"]
 
 
 def test_a_copy_that_others_have_too_is_no_loss() -> None:
     shrunk = stepped(with_topic(led(4)), "shrink")
 
-    after = done(shrunk, Retire(3, accept_loss=True))
+    after = done(shrunk, Retire(3, 1, accept_loss=True))
 
     assert after.accepted_losses == ()
     assert 3 not in {ordinal for each in after.ranges.values() for ordinal in each.replicas}

@@ -137,7 +137,7 @@ def test_what_cannot_be_restored_is_refused() -> None:
 
 
 def test_a_purged_topic_is_forgotten() -> None:
-    state = done(trashed(), PurgeTopics((UUID(int=1), UUID(int=8))))
+    state = done(trashed(), PurgeTopics({UUID(int=1): 55, UUID(int=8): 55}))
 
     assert refusal_of(state, RestoreTopic(UUID(int=1))) == "not-in-trash"
     assert done(state, create()).topics.keys() == {"orders"}
@@ -145,7 +145,7 @@ def test_a_purged_topic_is_forgotten() -> None:
 
 def test_a_late_purge_leaves_a_topic_that_was_restored_and_deleted_again() -> None:
     """It is asked for again and again until it is agreed on, and others go on meanwhile."""
-    purge = PurgeTopics((UUID(int=1), UUID(int=8)), (55, 55))
+    purge = PurgeTopics({UUID(int=1): 55, UUID(int=8): 55})
     again = done(trashed(), RestoreTopic(UUID(int=1)), DeleteTopic("orders", 90))
 
     assert done(again, purge).deleted[UUID(int=1)].deleted_us == 90

@@ -102,12 +102,12 @@ def test_who_leaves_holds_its_copies_until_others_do() -> None:
     new = held.replicas[-1]
 
     assert refusal_of(state, DropCopy(held.id, 5)) == "too-few-copies"
-    assert refusal_of(state, Retire(5)) == "holds-ranges"
+    assert refusal_of(state, Retire(5, 1)) == "holds-ranges"
     state = done(state, complete(held, state, new))
     assert DropCopy(held.id, 5) in copies_to_drop(state)
     after = copied(state)
     assert all(5 not in each.replicas for each in sealed_ranges(after))
-    assert 5 not in done(after, Retire(5)).brokers
+    assert 5 not in done(after, Retire(5, 1)).brokers
 
 
 def test_copies_of_others_that_have_left_do_not_count() -> None:
@@ -155,7 +155,7 @@ def test_what_was_said_of_a_copy_does_not_hold_when_it_was_dropped_and_is_wanted
     late = Completed(held.id, 1, 1, 0)
     state = stepped(done(state, Lost(held.id, 1, 1, 0)), "shrink")
     state = done(state, DropCopy(held.id, 1))
-    gone = done(copied(state), Retire(1))
+    gone = done(copied(state), Retire(1, 1))
     assert gone.ranges[held.id].losses == {}
     state = stepped(state)
     held = state.ranges[held.id]
@@ -205,7 +205,7 @@ def test_after_any_walk_of_sizes_and_losses_who_left_may_retire(
                 state = copied(failed_over(state, chance))
     state = copied(state)
     for ordinal in [each for each in state.brokers if each >= state.broker_count]:
-        state = done(state, Retire(ordinal))
+        state = done(state, Retire(ordinal, state.brokers[ordinal].number))
 
     for each in sealed_ranges(state):
         assert {*each.replicas} <= {*each.complete} <= {*range(3)}

@@ -258,7 +258,7 @@ def test_a_range_of_which_a_deleted_topic_has_partitions_stays_until_that_is_pur
     assert 0 in state.ranges
     assert decided(state, keep_all) is None
 
-    state = done(state, PurgeTopics(tuple(state.deleted)))
+    state = done(state, PurgeTopics({key: each.deleted_us for key, each in state.deleted.items()}))
     command = decided(state, keep_all)
 
     assert command == TrimSealed(0, 0, 1, {})
@@ -374,7 +374,10 @@ def one_step(state: RingState, kind: Any) -> RingState:
             number = state.brokers[ordinal].number
             state = applied(state, Completed(held.id, ordinal, number, losses))
     state = applied(state, *copies_to_drop(state))
-    return applied(state, Retire(state.broker_count)) if kind == "shrink" else state
+    if kind == "grow":
+        return state
+    leaving = state.brokers[state.broker_count]
+    return applied(state, Retire(leaving.ordinal, leaving.number))
 
 
 def everything(state: RingState, range_id: int, key: LogKey) -> int:
@@ -421,7 +424,7 @@ def size_bytes(state: RingState) -> int:
 
 
 def test_a_disk_that_has_left_is_remembered_for_some_time() -> None:
-    state = done(led(), *(each for each in [register(3)]), Retire(3))
+    state = done(led(), register(3), Retire(3, 1))
 
     assert len(state.retired) == 1
     assert refusal_of(state, register(3, replaces=1)) == "retired"

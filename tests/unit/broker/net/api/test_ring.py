@@ -439,7 +439,7 @@ def test_a_broker_that_has_left_and_holds_nothing_goes() -> None:
     broker = broker_of(state)
 
     assert [each["ordinal"] for each in retire(broker, 3)["registrations"]] == [0, 1, 2]
-    assert broker.ring.asked == ["current", Retire(3, registration=1)]
+    assert broker.ring.asked == ["current", Retire(3, 1)]
 
 
 def test_a_broker_that_holds_copies_waits_for_others() -> None:
@@ -453,7 +453,7 @@ def test_a_broker_that_holds_copies_waits_for_others() -> None:
     assert (raised.value.retriable, raised.value.members) == (True, {"reason": "holds-ranges"})
     broker = broker_of(state)
     retire(broker, 3, acceptLoss=True)
-    assert broker.ring.asked == ["current", Retire(3, accept_loss=True, registration=1)]
+    assert broker.ring.asked == ["current", Retire(3, 1, accept_loss=True)]
 
 
 def test_a_broker_that_still_votes_does_not_go() -> None:
