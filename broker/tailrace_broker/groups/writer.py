@@ -20,14 +20,7 @@ from tailrace_broker.core.groups.group import Group
 from tailrace_broker.groups.log import GroupLog
 from tailrace_broker.model.append_outcome import AppendFailed
 from tailrace_broker.model.errors import NotReadyError, TailraceError
-from tailrace_broker.model.group import (
-    Committed,
-    Deleted,
-    GroupEvent,
-    GroupSnapshot,
-    Moved,
-    Published,
-)
+from tailrace_broker.model.group import Committed, GroupEvent, GroupSnapshot
 
 Waiter = asyncio.Future[None]
 _Done = Callable[[TailraceError | None], None]
@@ -180,8 +173,8 @@ class GroupWriter:
                 self._spawn(self._settle(event, failed.written_end))
             else:
                 self._appends -= 1
-                if failed is not None and isinstance(event, Moved | Published | Deleted):
-                    self._group.is_moving = False
+                if failed is not None:
+                    self._group.failed(event)
             done(None if failed is None else failed.error)
             self._go_on()
 

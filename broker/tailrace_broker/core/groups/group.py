@@ -13,8 +13,8 @@ What holds, whatever comes in which order:
   that has lost its end.
 
 Changes that must survive a restart are group events (`model.group`): a method decides on one, and
-`apply` applies it once it is stored, at a restart too. Only positions run ahead of what is stored:
-`uncommitted` says by how much.
+`apply` applies it once it is stored, at a restart too, or `failed` gives it up. Only positions run
+ahead of what is stored: `uncommitted` says by how much.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -98,7 +98,7 @@ class Group:
     _assigned: dict[str, list[Assigned]] = field(default_factory=dict)  # by consumer
     _ahead: set[TopicPartition] = field(default_factory=set)  # positions that may not be stored
     _holders: dict[TopicPartition, str] = field(default_factory=dict)  # whose delivery is open
-    is_moving: bool = False  # a reset is under way; to be taken back if it fails
+    _is_moving: bool = False  # a reset is under way
 
     # --- what consumers ask for ---
 
@@ -164,7 +164,7 @@ class Group:
                 FetchRange(topic, partition, tp, self.positions[tp], None)
                 for topic, partition, tp in self._assigned.get(consumer_id, ())
                 if self._is_free(tp)
-                and (not partition.parents or partition in self._readable(topic))
+                and (not partition.parents or partition in readable(topic, self.position))
             ]
         ranges = member.delivery.ranges
         return [
@@ -321,7 +321,7 @@ class Group:
 
     def uncommitted(self) -> Committed | None:
         """Return the event that stores the positions; None: stored, or a reset is under way."""
-        if self.is_moving:
+        if self._is_moving:
             return None
         moved = {tp: self.positions[tp] for tp in self._ahead}
         confirmed = unstored_confirmations(self.members)
@@ -384,13 +384,18 @@ class Group:
                 self._stored_lost = max(self._stored_lost, lost)
                 self.lost = max(self.lost, lost)
             case Moved() | Published() | Deleted():
-                self.is_moving = False
+                self._is_moving = False
                 if not self.members:  # none has come meanwhile
                     self._apply_moved(event)
             case GroupSnapshot():
                 self._apply_snapshot(event, now_us)
             case _:
                 assert_never(event)
+
+    def failed(self, event: GroupEvent) -> None:
+        """Give up an event that was decided on: it is not stored, and will not be."""
+        if isinstance(event, Moved | Published | Deleted):
+            self._is_moving = False
 
     # --- questions ---
 
@@ -446,10 +451,6 @@ class Group:
     def _is_free(self, tp: TopicPartition) -> bool:
         """No delivery of it is open."""
         return tp not in self._holders
-
-    def _readable(self, topic: Topic) -> list[Partition]:
-        """Those whose parents, and theirs, the group has read to their ends."""
-        return readable(topic, self.position)
 
     def _is_done(self, topic: Topic, partition: Partition) -> bool:
         """It takes no more records, and the group has dealt with all of it."""
@@ -543,10 +544,10 @@ class Group:
     def _begin_move(self) -> None:
         """Positions of now must not come behind it in the log."""
         self.check_idle()
-        self.is_moving = True
+        self._is_moving = True
 
     def _apply_joined(self, joined: Joined, now_us: int) -> None:
-        self.is_moving = False
+        self._is_moving = False
         known = {tp.topic_id for tp in self.positions}
         for tp, offset in partitions_of(joined.starts):
             if tp.topic_id not in known:

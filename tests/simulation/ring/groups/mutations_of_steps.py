@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core.groups.group import Group
+from tailrace_broker.core.groups import group
+from tailrace_broker.core.groups.state import PositionOf, is_done
 from tailrace_broker.core.log.parent_windows import AncestorWindows, ParentWindows
 from tailrace_broker.core.log.producers import WindowLimits
 from tailrace_broker.groups import coordinator, stored_groups
@@ -19,16 +20,16 @@ from tailrace_broker.model.topic import Partition, Topic
 def child_served_before_its_second_parent(patch: pytest.MonkeyPatch) -> None:
     """One parent that is read to its end suffices."""
 
-    def readable(self: Group, topic: Topic) -> list[Partition]:
-        done = {each.partition for each in topic.partitions if self._is_done(topic, each)}
+    def readable(topic: Topic, position_of: PositionOf) -> list[Partition]:
+        done = {each.partition for each in topic.partitions if is_done(topic, each, position_of)}
         return [each for each in topic.partitions if not each.parents or done & {*each.parents}]
 
-    patch.setattr(Group, "_readable", readable)
+    patch.setattr(group, "readable", readable)
 
 
 def child_served_beside_its_parents(patch: pytest.MonkeyPatch) -> None:
     """Nothing that was sealed is waited for."""
-    patch.setattr(Group, "_readable", lambda self, topic: topic.partitions)
+    patch.setattr(group, "readable", lambda topic, position_of: topic.partitions)
 
 
 def child_of_groups_answers_before_its_snapshot(patch: pytest.MonkeyPatch) -> None:

@@ -377,6 +377,20 @@ def test_old_positions_are_not_stored_behind_a_reset() -> None:
     assert tried.position(0) == 0
 
 
+def test_positions_are_stored_again_when_a_reset_has_failed() -> None:
+    tried = Tried(ONE)
+    tried.join("a")
+    tried.begin("a", tried.poll("a", ends={0: 5}))
+    tried.leave("a")
+
+    moved = tried.group.reset({place_of(0): 0})
+    tried.group.failed(Left("a", 9, "goodbye"))
+    assert tried.group.uncommitted() is None
+    tried.group.failed(moved)
+
+    assert tried.group.uncommitted() == Committed({ID: {0: 5}}, 0)
+
+
 def test_a_reader_that_keeps_its_offsets_says_how_far_it_is() -> None:
     tried = Tried(ONE)
 
