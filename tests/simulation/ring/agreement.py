@@ -16,7 +16,6 @@ from tailrace_broker.codec.configuration import decode_configuration
 from tailrace_broker.core.node.control import Control
 from tailrace_broker.core.node.events import ControlEvent, Heard
 from tailrace_broker.core.raft.raft import Raft
-from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.model.agreement import (
     COMMAND,
@@ -35,6 +34,7 @@ from tests.simulation.ring.process import Process
 from tests.simulation.ring.quorums import Quorums
 from tests.simulation.ring.registrations import Registrations
 from tests.simulation.ring.violation import check
+from tests.support.ring.checks import check_state
 
 # Of a state: what commands seldom change, and its checks look at.
 CHECKED = ("brokers", "ranges", "topics", "deleted", "step", "broker_count")

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from tailrace_broker.core.ring import commands as ring_commands
 from tailrace_broker.core.ring import copies, registrations
-from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import initial_state
 from tailrace_broker.core.ring.topics import open_ranges, topic_of
 from tailrace_broker.model.commands import (
@@ -46,6 +45,7 @@ from tailrace_broker.model.ring_state import (
     Start,
 )
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
+from tests.support.ring.checks import check_state
 from tests.support.ring.resliced_topics import happen_to_slices
 
 ORDINALS = range(6)

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from itertools import count
 from uuid import UUID
 
-from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import apply_command, initial_state
 from tailrace_broker.core.ring.reslicing import ranges_to_slice
 from tailrace_broker.core.ring.topics import slices_in, topic_of
@@ -26,6 +25,7 @@ from tailrace_broker.model.ring_state import (
     Start,
 )
 from tailrace_broker.model.topic import Partition, TopicSettings
+from tests.support.ring.checks import check_state
 
 CLUSTER_ID = UUID(int=7)
 _ids = count(1)

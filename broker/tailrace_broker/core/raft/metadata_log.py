@@ -26,7 +26,6 @@ from typing import NamedTuple, assert_never
 from tailrace.wire import METADATA_LOGS
 from tailrace_broker.codec.metadata_log import (
     BLOCK_BYTES,
-    FRAME_OVERHEAD_BYTES,
     Frame,
     damaged,
     decode_records,
@@ -137,11 +136,6 @@ class MetadataLog:
         """Return the actions that are due after `recover`, before its result is used."""
         actions, self._preparation = self._preparation, []
         return actions
-
-    @property
-    def room_bytes(self) -> int:
-        """Return how many bytes can be kept until a compaction must have ended."""
-        return max(0, self._log_bytes - FRAME_OVERHEAD_BYTES - self._held.size_bytes)
 
     @property
     def snapshot_name(self) -> str | None:

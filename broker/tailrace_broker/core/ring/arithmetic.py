@@ -85,12 +85,6 @@ def ring_ranges(broker_count: int) -> list[Range]:
     ]
 
 
-def owner(key_token: int, *, broker_count: int) -> int:
-    """The ordinal whose range holds the token. O(n): whoever has many tokens keeps the ranges."""
-    order = ring_order(broker_count)
-    return order[find_slice([broker_token(ordinal) for ordinal in order], key_token)]
-
-
 def slice_bounds(start: int, length_units: int, slices: int) -> list[tuple[int, int]]:
     """The `[start, end)` of each slice of a range of `length_units`, in token order.
 

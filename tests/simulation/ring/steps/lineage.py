@@ -1,7 +1,7 @@
 """What must be true of sealed partitions and of those that follow them: invariants 9 and 11.
 
 That the open ranges cover every token once, and that the links of the lineage fit, the state's own
-checks say at every committed height (`core/ring/checks.py`).
+checks say at every committed height (`tests/support/ring/checks.py`).
 """
 
 from collections.abc import Iterator, Mapping

@@ -194,7 +194,7 @@ class Broker:
             self.log = self.start()
 
     def keep(self, records: Sequence[Record], *, stops: bool) -> None:
-        if sum(map(len, map(encode_record, records))) + 500 > self.log.room_bytes:
+        if sum(map(len, map(encode_record, records))) + 500 > LOG_BYTES - self.log._held.size_bytes:
             return  # a compaction is due
         actions = self.log.keep(records)
         if self.later is not None:

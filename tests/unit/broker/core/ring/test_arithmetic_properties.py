@@ -16,7 +16,6 @@ from tailrace_broker.core.ring.arithmetic import (
     Range,
     broker_token,
     find_slice,
-    owner,
     ring_order,
     ring_ranges,
     slice_bounds,
@@ -185,13 +184,6 @@ def test_replicas_in_a_doubled_ring_are_the_next_two_brokers(size: int) -> None:
 @pytest.mark.parametrize("size", DOUBLED)
 def test_ranges_of_a_doubled_ring_are_of_one_length(size: int) -> None:
     assert {each.length_units for each in ring_of(size)} == {UNITS // size}
-
-
-@given(tokens, walk_sizes)
-def test_the_owner_of_a_token_is_the_broker_whose_range_holds_it(key_token: int, size: int) -> None:
-    holders = [each.ordinal for each in ring_of(size) if each.start <= key_token < each.end]
-
-    assert [owner(key_token, broker_count=size)] == holders
 
 
 def test_a_new_broker_splits_the_range_that_holds_its_token() -> None:

@@ -3,7 +3,6 @@ from uuid import UUID
 import pytest
 
 from tailrace_broker.core.ring.arithmetic import TOKEN_END, TOKEN_MIN
-from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import RECENT_MAX, apply_command
 from tailrace_broker.model.commands import (
     CreateTopic,
@@ -14,6 +13,7 @@ from tailrace_broker.model.commands import (
 )
 from tailrace_broker.model.ring_state import Refusal, Replica
 from tailrace_broker.model.topic import TopicSettings
+from tests.support.ring.checks import check_state
 from tests.support.ring.states import done, founded, led, with_topic
 
 

@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.arithmetic import TOKEN_END, TOKEN_MIN
-from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.topics import open_ranges
 from tailrace_broker.model.commands import (
     AbortStep,
@@ -18,6 +17,7 @@ from tailrace_broker.model.commands import (
 )
 from tailrace_broker.model.ring_state import Replica, RingState
 from tailrace_broker.model.topic import TopicSettings
+from tests.support.ring.checks import check_state
 from tests.support.ring.states import (
     begin,
     done,

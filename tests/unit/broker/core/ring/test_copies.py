@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tailrace_broker.core.ring.arithmetic import zone_class
-from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.core.ring.copies import copies_to_drop, copies_to_make, others_heard
 from tailrace_broker.model.commands import (
@@ -25,6 +24,7 @@ from tailrace_broker.model.commands import (
     Stamped,
 )
 from tailrace_broker.model.ring_state import RangeState, RingState
+from tests.support.ring.checks import check_state
 from tests.support.ring.states import done, led, refusal_of, register, stepped, with_topic
 
 LARGEST = 12

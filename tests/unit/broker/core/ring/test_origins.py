@@ -7,12 +7,12 @@ import pytest
 
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_state
 from tailrace_broker.core.log.derived_ids import derived_id
-from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.origins import NO_MASK, masks_between, origins_of
 from tailrace_broker.core.ring.topics import topic_of
 from tailrace_broker.model.commands import AlterTopic, TrimSealed
 from tailrace_broker.model.ring_state import RingState
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
+from tests.support.ring.checks import check_state
 from tests.support.ring.states import done, led, resliced, stepped, with_topic
 
 ID = b"p" * 16

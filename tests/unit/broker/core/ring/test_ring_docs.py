@@ -16,7 +16,6 @@ from tailrace_broker.core.ring.arithmetic import (
     Range,
     broker_token,
     find_slice,
-    owner,
     ring_order,
     ring_ranges,
     slice_bounds,
@@ -100,10 +99,14 @@ def keys() -> Rows:
 
 def place(key: str, size: int) -> str:
     key_token = token(key.encode())
-    ordinal = owner(key_token, broker_count=size)
-    (its_range,) = [each for each in ring_ranges(size) if each.ordinal == ordinal]
+    its_range = range_of(key_token, size)
     starts = [start for start, _ in slices_of(its_range)]
-    return f"{ordinal} / {find_slice(starts, key_token)}"
+    return f"{its_range.ordinal} / {find_slice(starts, key_token)}"
+
+
+def range_of(key_token: int, size: int) -> Range:
+    (held,) = [each for each in ring_ranges(size) if each.start <= key_token < each.end]
+    return held
 
 
 def cassandra() -> Rows:
@@ -142,7 +145,7 @@ def sentences() -> list[str]:
         "## Steps: 3 → 4 → 6",
         f"the third splits range {third_broker.parents[0].ordinal} and gives range "
         f"{third_broker.continued[0].ordinal}, continued, its third copy",
-        f"Broker 3 sits in the middle of range {owner(broker_token(3), broker_count=3)}:",
+        f"Broker 3 sits in the middle of range {range_of(broker_token(3), 3).ordinal}:",
         f"the new broker takes the place of broker {listed([*replaced])}, whose class it has",
         "Brokers 4 and 5 complete the doubling:",
         f"the new partitions of a topic with {SLICES} slices:",

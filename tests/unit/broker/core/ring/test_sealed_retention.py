@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_state
-from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.core.ring.copies import copies_to_drop, copies_to_make
 from tailrace_broker.core.ring.sealed_retention import decider_of, decision
@@ -32,6 +31,7 @@ from tailrace_broker.model.commands import (
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.model.ring_state import RangeState, RingState, Start
 from tailrace_broker.model.topic import Partition, TopicSettings, slices_of
+from tests.support.ring.checks import check_state
 from tests.support.ring.states import (
     begin,
     done,

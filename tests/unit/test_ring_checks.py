@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tailrace_broker.core.ring.checks import check_state
 from tailrace_broker.model.commands import Fence
 from tailrace_broker.model.ring_state import RangeState, Replica, RingState, TopicState
+from tests.support.ring.checks import check_state
 from tests.support.ring.states import begin, done, led, stepped, with_topic
 
 STATE = done(stepped(with_topic(led(registered=2))), Fence(0, 1))

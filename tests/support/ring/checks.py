@@ -16,11 +16,11 @@ from tailrace_broker.model.ring_state import (
 
 def check_state(state: RingState) -> None:
     """AssertionError when the state breaks a rule. O(n) of all that is in it."""
-    check_brokers_and_ranges(state)
-    check_topics(state)
+    _check_brokers_and_ranges(state)
+    _check_topics(state)
 
 
-def check_brokers_and_ranges(state: RingState) -> None:
+def _check_brokers_and_ranges(state: RingState) -> None:
     """All but the topics."""
     assert state.factor >= 1, state.factor
     assert len(state.recent) <= RECENT_MAX
@@ -40,7 +40,7 @@ def check_brokers_and_ranges(state: RingState) -> None:
         _check_step(state, state.step)
 
 
-def check_topics(state: RingState) -> None:
+def _check_topics(state: RingState) -> None:
     """Names, ids, and the lineage of every partition. O(partitions)."""
     assert len(state.topics) <= TOPICS_MAX
     ids = {topic.id for topic in state.topics.values()} | state.deleted.keys()
