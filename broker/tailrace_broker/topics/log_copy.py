@@ -313,7 +313,7 @@ def _losses_of(log: PartitionLog) -> dict[int, int]:
 async def _reset(log: PartitionLog, offset: int, epoch: int) -> None:
     """It is empty from now on, and begins there, behind a batch of this epoch."""
     done: asyncio.Future[CutOutcome] = asyncio.get_running_loop().create_future()
-    log.cut(offset, epoch, done.set_result, is_reset=True, may_lose=True)
+    log.cut(offset, epoch, done.set_result, is_reset=True)
     outcome = await asyncio.shield(done)
     if isinstance(outcome, CutFailed):
         raise outcome.error

@@ -59,7 +59,7 @@ class ReplicaCuts:
         )
         # The machine has refused what the range has not recorded as lost.
         ended = partial(self._ended, cut, log)
-        log.cut(cut.end, cut.epoch, ended, is_reset=cut.is_reset, may_lose=True)
+        log.cut(cut.end, cut.epoch, ended, is_reset=cut.is_reset)
 
     def _ended(self, cut: LogCut, log: PartitionLog, outcome: CutOutcome) -> None:
         if isinstance(outcome, LogIsCut):

@@ -286,7 +286,7 @@ class Replicas:
                 _log.error("replica.unreset", partition=key.partition, detail=str(outcome))
                 self._loop.call_later(RETRY_SECONDS, self._reset, log, done)
 
-        log.cut(log.log_start, NO_EPOCH, ended, is_reset=True, may_lose=True)
+        log.cut(log.log_start, NO_EPOCH, ended, is_reset=True)
 
     def _go_on_with(self, key: LogKey) -> None:
         """Report a log that is open, and was not reported when it was opened.

@@ -68,11 +68,10 @@ class Follower:
         epoch: int = 1,
         *,
         is_reset: bool = False,
-        may_lose: bool = False,
     ) -> list[TailEffect]:
         """Cut the log."""
         done = partial(self._answer, name)
-        return self._run(self.appends.cut(CutLog(end, epoch, is_reset, may_lose, done)))
+        return self._run(self.appends.cut(CutLog(end, epoch, is_reset, done)))
 
     def step(self, event: TailEvent) -> list[TailEffect]:
         """Give the machine an event."""

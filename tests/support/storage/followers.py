@@ -73,15 +73,17 @@ class Follower:
         """Append, which goes well."""
         assert await self.append(*batches) == Appended(batches[0].header.base_offset)
 
-    def begin_cut(self, end: int, epoch: int = 1, **options: bool) -> "asyncio.Future[CutOutcome]":
+    def begin_cut(
+        self, end: int, epoch: int = 1, *, is_reset: bool = False
+    ) -> "asyncio.Future[CutOutcome]":
         """Cut without waiting."""
         answer: asyncio.Future[CutOutcome] = asyncio.get_running_loop().create_future()
-        self.log.cut(end, epoch, answer.set_result, **options)
+        self.log.cut(end, epoch, answer.set_result, is_reset=is_reset)
         return answer
 
-    async def cut(self, end: int, epoch: int = 1, **options: bool) -> CutOutcome:
+    async def cut(self, end: int, epoch: int = 1, *, is_reset: bool = False) -> CutOutcome:
         """Cut, until it is done or has failed."""
-        return await self.begin_cut(end, epoch, **options)
+        return await self.begin_cut(end, epoch, is_reset=is_reset)
 
 
 def follow(files: LogFiles, **options: Any) -> AbstractAsyncContextManager[Engine]:

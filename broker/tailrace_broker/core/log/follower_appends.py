@@ -282,8 +282,6 @@ class FollowerAppends:
     def _refusal_of(self, cut: CutLog) -> str | None:
         """Say why the log must not be cut there."""
         tail = self.tail
-        if cut.end < tail.high_watermark and not cut.may_lose:
-            return f"offset {cut.end} is below the high watermark {tail.high_watermark}"
         if cut.is_reset:
             return None
         if cut.end > tail.end.offset:

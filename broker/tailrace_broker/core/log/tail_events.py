@@ -54,16 +54,14 @@ class LogEnd(NamedTuple):
 
 
 class CutLog(NamedTuple):
-    """Cut a follower's log at `end`, behind a batch of `epoch`.
+    """Cut a follower's log at `end`, behind a batch of `epoch`; below the high watermark, too.
 
     `is_reset`: nothing before is kept either: the log is empty, and goes on at `end`.
-    `may_lose`: the range has recorded a loss, so that `end` may be below the high watermark.
     """
 
     end: int
     epoch: int
     is_reset: bool
-    may_lose: bool
     done: OnCut
 
 

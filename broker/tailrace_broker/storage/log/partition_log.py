@@ -267,20 +267,12 @@ class PartitionLog:
         """
         return self._tail.append_stored(batches, done)
 
-    def cut(
-        self,
-        end: int,
-        epoch: int,
-        done: OnCut,
-        *,
-        is_reset: bool = False,
-        may_lose: bool = False,
-    ) -> None:
+    def cut(self, end: int, epoch: int, done: OnCut, *, is_reset: bool) -> None:
         """Cut the log at the end of a batch of `epoch`; `done` is called when that is durable.
 
-        `is_reset`: nothing before is kept either. `may_lose`: it may be below the high watermark.
-        Writes under way end first; appends that come later wait. A cut that failed must be repeated
-        before anything is appended.
+        It may be below the high watermark. `is_reset`: nothing before is kept either. Writes under
+        way end first; appends that come later wait. A cut that failed must be repeated before
+        anything is appended.
         """
 
         def on_cut(outcome: CutOutcome) -> None:
@@ -290,7 +282,7 @@ class PartitionLog:
                 self._resources.quarantine.cut(self, -1 if is_reset else end)
             done(outcome)
 
-        self._tail.cut(CutLog(end, epoch, is_reset, may_lose, on_cut))
+        self._tail.cut(CutLog(end, epoch, is_reset, on_cut))
 
     def commit(self, high_watermark: int) -> None:
         """All below is committed, as the range's leader says; here as far as the log goes."""

@@ -283,13 +283,12 @@ async def test_a_reset_that_was_cut_short_is_no_damage(files: LogFiles) -> None:
     assert [(each.base_offset, each.end_offset) for each in log.segments] == [(5, 5)]
 
 
-async def test_a_cut_below_the_high_watermark_needs_a_recorded_loss(files: LogFiles) -> None:
+async def test_a_cut_below_the_high_watermark_lowers_it(files: LogFiles) -> None:
     async with follow(files) as engine:
         follower = Follower(engine.logs[0])
         await follower.write(small(0), small(5))
         follower.log.commit(10)
-        assert isinstance(await follower.cut(5, 7), CutRefused)
-        assert await follower.cut(5, 7, may_lose=True) == LogIsCut(5)
+        assert await follower.cut(5, 7) == LogIsCut(5)
         assert follower.log.high_watermark == 5
 
 
@@ -299,9 +298,9 @@ async def test_a_log_that_starts_within_a_batch_is_cut_behind_its_start(files: L
         await follower.write(large(0), large(5), large(10))
         follower.log.commit(15)
         await follower.log.trim(7)
-        outcome = await follower.cut(5, 7, may_lose=True)
+        outcome = await follower.cut(5, 7)
         assert outcome == CutRefused("offset 5 is below the log start 7")
-        assert await follower.cut(10, 7, may_lose=True) == LogIsCut(10)
+        assert await follower.cut(10, 7) == LogIsCut(10)
         await follower.write(large(10, epoch=8))
         assert (follower.log.log_start, follower.log.log_end) == (7, 15)
     found = files.recover_all()
@@ -334,7 +333,7 @@ async def test_a_proven_end_does_not_outlive_a_recorded_loss(files: LogFiles) ->
         await follower.write(large(0))
         await follower.write(small(5))
         save_damage(files.place.directory, RecordedDamage(8, 9, (Loss(6, 7),)))
-        await follower.cut(5, 7, may_lose=True)
+        await follower.cut(5, 7)
     assert load_damage(files.place.directory) == RecordedDamage(5, 0, ())
     assert spans(files) == [(0, 5, 7)]
 

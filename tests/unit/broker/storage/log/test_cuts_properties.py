@@ -76,10 +76,10 @@ async def act(follower: Follower, disk: FaultyDisk, model: Model, action: Action
 
 async def cut(follower: Follower, disk: FaultyDisk, model: Model, *, is_reset: bool) -> None:
     """Until the disk takes it."""
-    outcome = await follower.cut(*model.end, is_reset=is_reset, may_lose=True)
+    outcome = await follower.cut(*model.end, is_reset=is_reset)
     if isinstance(outcome, CutFailed):
         disk.forget_faults()
-        outcome = await follower.cut(*model.end, is_reset=is_reset, may_lose=True)
+        outcome = await follower.cut(*model.end, is_reset=is_reset)
     assert outcome == LogIsCut(model.end[0])
 
 
