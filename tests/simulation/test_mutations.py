@@ -281,9 +281,9 @@ def hole_taken_for_padding(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def _read_pad_or_hole(stored: memoryview, position: int) -> int:
+def _read_pad_or_hole(stored: memoryview) -> int:
     is_hole = len(stored) >= BLOCK_BYTES and not any(stored[:BLOCK_BYTES])
-    return BLOCK_BYTES if is_hole else segment.read_pad(stored, position)
+    return BLOCK_BYTES if is_hole else segment.read_pad(stored)
 
 
 # Each with a seed that finds it, to save time: where it does not any more, those after it may.

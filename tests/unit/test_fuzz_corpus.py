@@ -71,4 +71,4 @@ def test_checksums_are_corrected() -> None:
 
     assert verify_batch(memoryview(batch)).record_count == 3
     assert decode_index(bytes(index)).entries
-    assert read_pad(memoryview(pad), 0) == 64
+    assert read_pad(memoryview(pad)) == 64

@@ -242,9 +242,9 @@ def verified_batches(stored: memoryview) -> list[StoredBatch]:
     return batches
 
 
-def decompress_payload(header: BatchHeader, stored: memoryview, position: int = 0) -> memoryview:
+def decompress_payload(header: BatchHeader, stored: memoryview) -> memoryview:
     """The payload's columns; a view of `stored` when the codec is none. CorruptBatchError."""
-    start = position + HEADER_BYTES + header.producer_table_bytes
+    start = HEADER_BYTES + header.producer_table_bytes
     payload = stored[start : start + header.payload_bytes]
     if header.codec == Codec.NONE:
         columns = payload
@@ -255,9 +255,9 @@ def decompress_payload(header: BatchHeader, stored: memoryview, position: int = 
         except (lz4.block.LZ4BlockError, OverflowError, ZstdError) as error:
             # OverflowError: the size may be over an int.
             name = Codec(header.codec).name
-            raise CorruptBatchError(f"batch at {position}: {name} fails: {error}") from error
+            raise CorruptBatchError(f"{name} fails: {error}") from error
     if len(columns) != header.uncompressed_bytes:
-        raise CorruptBatchError(f"batch at {position}: {len(columns)} bytes inflated")
+        raise CorruptBatchError(f"{len(columns)} bytes inflated")
     return columns
 
 

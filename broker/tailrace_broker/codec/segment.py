@@ -77,9 +77,9 @@ def encode_pad(pad_bytes: int) -> bytes:
     return head + struct.pack("<I", crc32c(head)) + bytes(pad_bytes - 12)
 
 
-def read_pad(stored: memoryview, position: int) -> int:
-    """Bytes of the pad at `position`, or 0 when there is no valid one (a batch, a hole, damage)."""
-    raw = stored[position : position + PAD_HEADER.size]
+def read_pad(stored: memoryview) -> int:
+    """Bytes of the pad that is there, or 0 when none is (but a batch, a hole, damage)."""
+    raw = stored[: PAD_HEADER.size]
     if len(raw) < PAD_HEADER.size:
         return 0
     magic, pad_bytes, crc = PAD_HEADER.unpack(raw)

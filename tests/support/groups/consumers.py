@@ -131,7 +131,7 @@ def _in_batches(answer: Answer) -> list[Got]:
     records = []
     while position < len(view):
         header = read_header(view, position)
-        for unpack_column in unpack_columns(header, decompress_payload(header, view, position)):
+        for unpack_column in unpack_columns(header, decompress_payload(header, view[position:])):
             end = ends.get(header.partition, header.end_offset)
             if starts.get(header.partition, 0) <= unpack_column.offset < end:
                 key = None if unpack_column.key is None else unpack_column.key.decode()

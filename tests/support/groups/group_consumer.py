@@ -255,7 +255,7 @@ class _Consumer:
             header = verify_batch(view, position)
             topic = self._topic_names[header.topic_id]
             start = polled.start_offsets.get((topic, header.partition), header.base_offset)
-            for record in unpack_columns(header, decompress_payload(header, view, position)):
+            for record in unpack_columns(header, decompress_payload(header, view[position:])):
                 if record.offset >= start:
                     event_id = json.loads(record.value or b"")["id"]
                     yield topic, header.partition, record.offset, event_id

@@ -139,7 +139,7 @@ def read_by_broker(stored: bytes, position: int = 0) -> list[Record]:
     """The records of the batch at a position, by the broker's reader."""
     view = memoryview(stored)
     header = verify_batch(view, position)
-    return unpack_columns(header, decompress_payload(header, view, position))
+    return unpack_columns(header, decompress_payload(header, view[position:]))
 
 
 def read_by_client(batch: bytes, base_offset: int) -> list[Record]:

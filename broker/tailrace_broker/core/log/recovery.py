@@ -143,7 +143,7 @@ class LogScan:
 
     def _next_bytes(self, rest: memoryview) -> int:
         """Size of what stands next, taken when whole; 0 and `ended` when it is not of the log."""
-        pad_bytes = read_pad(rest, 0)
+        pad_bytes = read_pad(rest)
         if pad_bytes:
             if pad_bytes <= len(rest):
                 self.state.position += pad_bytes

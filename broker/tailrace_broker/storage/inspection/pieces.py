@@ -91,7 +91,7 @@ def lines_in(file: BinaryIO, piece: Piece) -> list[bytes]:
 
 def _pad_at(file: BinaryIO, position: int, end: int) -> Piece | None:
     head = _read_at(file, position, PAD_HEADER.size)
-    pad_bytes = read_pad(memoryview(head), 0)
+    pad_bytes = read_pad(memoryview(head))
     if not PAD_HEADER.size <= pad_bytes <= end - position:
         return None
     fill = _read_at(file, position + PAD_HEADER.size - 4, pad_bytes - PAD_HEADER.size + 4)

@@ -165,7 +165,7 @@ class ProducerRecovery:
         taken_bytes = 0
         while True:
             rest = window[taken_bytes:]
-            size_bytes = read_pad(rest, 0)
+            size_bytes = read_pad(rest)
             if not size_bytes:
                 if len(rest) < HEADER_BYTES:
                     return taken_bytes, HEADER_BYTES

@@ -84,7 +84,7 @@ def _check_window(
     place = start
     while place.position < part.end.position:
         rest = window[place.position - start.position :]
-        pad_bytes = read_pad(rest, 0)
+        pad_bytes = read_pad(rest)
         if pad_bytes:
             place = Place(place.position + pad_bytes, place.offset)
             continue

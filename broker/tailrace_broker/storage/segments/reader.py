@@ -141,7 +141,7 @@ def _take(
     position = taken_bytes = 0
     while True:
         rest = window[position:]
-        pad_bytes = read_pad(rest, 0)
+        pad_bytes = read_pad(rest)
         if pad_bytes:
             position += pad_bytes
             continue
@@ -180,7 +180,7 @@ def _pass_earlier(
     position = 0
     while True:
         rest = window[position:]
-        pad_bytes = read_pad(rest, 0)
+        pad_bytes = read_pad(rest)
         if pad_bytes:
             position += pad_bytes
             continue
