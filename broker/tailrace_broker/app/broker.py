@@ -229,9 +229,9 @@ class LocalBroker:
             self._resources.close()
         await self.ring.stop()
         if is_whole and is_flushed:
-            log_ends, first_offsets = self._topics.log_ends(), self._topics.first_offsets()
+            log_ends = self._topics.log_ends()
             with suppress(DiskFullError, StorageFailedError):  # then it counts as killed
-                await self._io.run(partial(self._directory.end_boot, log_ends, first_offsets))
+                await self._io.run(partial(self._directory.end_boot, log_ends))
 
     def sealed_log(self, topic_id: UUID, partition: int) -> PartitionLog:
         """A log of which this broker has a whole copy. NoLeaderError: it has not."""
@@ -327,12 +327,6 @@ class LocalBroker:
         """Likewise, of those whose leaders say it."""
         ends = await known_ends_of(self, topics)
         return {tp: (each.log_start, each.high_watermark) for tp, each in ends.items()}
-
-    @property
-    def cluster_id(self) -> UUID | None:
-        """Return the ring's id; None: there is no ring yet."""
-        state = self.ring.state
-        return None if state is None else state.cluster_id
 
     @property
     def is_ready(self) -> bool:

@@ -12,7 +12,6 @@ from uuid import UUID
 
 import msgspec
 
-from tailrace_broker.model.agreement import DiskId
 from tailrace_broker.model.errors import CallerError, CorruptMetadataError
 from tailrace_broker.model.ring_state import Start
 from tailrace_broker.model.topic import Topic
@@ -44,11 +43,6 @@ class DiskIdentity(msgspec.Struct, frozen=True, rename="camel"):
     starts: tuple[Start, ...]
     version: int = IDENTITY_VERSION
 
-    @property
-    def disk(self) -> DiskId:
-        """Return the disk as the voter that it is."""
-        return DiskId(self.ordinal, self.incarnation)
-
 
 class CleanStop(msgspec.Struct, frozen=True, rename="camel"):
     """`clean-stop.json`: written after the last flush of a boot, removed before the next.
@@ -58,7 +52,6 @@ class CleanStop(msgspec.Struct, frozen=True, rename="camel"):
 
     boot: int
     log_ends: dict[UUID, list[int | None]]
-    first_offsets: dict[UUID, list[int]] = {}
     version: int = FORMAT_VERSION
 
 

@@ -222,8 +222,8 @@ class RingView:
     """What a broker knows of its ring's agreement now; that of one that is in no ring is empty.
 
     Brokers by their ordinals; `leader`: None, none is known. `is_established`: this broker leads,
-    and has committed something as such. Heights: `head` the end of this disk's chain, `commit` of
-    what it knows to be committed, `applied` of its state. `alive`: of those that were heard of.
+    and has committed something as such. Heights: `commit` of what it knows to be
+    committed, `applied` of its state. `alive`: of those that were heard of.
     `next_voters`: who is to vote when others vote now, also before that change has begun.
     `log_bytes`: what the log of the agreement takes, until it is compacted.
     """
@@ -233,7 +233,6 @@ class RingView:
     is_established: bool
     voters: tuple[int, ...]
     next_voters: tuple[int, ...]
-    head: int
     commit: int
     applied: int
     alive: Mapping[int, bool]
@@ -328,10 +327,6 @@ class Broker(Protocol):
         """The part that clients see."""
 
     @property
-    def cluster_id(self) -> UUID | None:
-        """Return the ring's id; None: there is no ring yet."""
-
-    @property
     def ordinal(self) -> int:
         """Return the ordinal of this broker."""
 
@@ -362,10 +357,6 @@ class Broker(Protocol):
     @property
     def damaged_count(self) -> int:
         """Partitions that take no events because their data is damaged."""
-
-    @property
-    def partition_count(self) -> int:
-        """Return the number of partitions on this broker."""
 
     @property
     def counters(self) -> Counters:

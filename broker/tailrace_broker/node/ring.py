@@ -192,7 +192,7 @@ class RingNode:
         """Return how consensus proceeds."""
         control = self._control
         if control is None:
-            return RingView(0, None, False, (), (), -1, -1, -1, {}, {}, 0)
+            return RingView(0, None, False, (), (), -1, -1, {}, {}, 0)
         raft, gossip, now_ms = control.raft, control.gossip, self._now_ms()
         return RingView(
             term=raft.term,
@@ -200,7 +200,6 @@ class RingNode:
             is_established=raft.is_established,
             voters=tuple(disk.ordinal for disk in raft.configuration.voters),
             next_voters=tuple(disk.ordinal for disk in next_voters(self.state, raft.configuration)),
-            head=raft.head.height,
             commit=raft.commit.height,
             applied=raft.applied.height,
             alive={

@@ -168,13 +168,9 @@ class DataDirectory:
                 f"{self.metadata_path} holds metadata of the ring {cluster_id}; restore the files"
             )
 
-    def end_boot(
-        self,
-        log_ends: dict[UUID, list[int | None]],
-        first_offsets: dict[UUID, list[int]] | None = None,
-    ) -> None:
-        """A clean stop: all logs are durable up to these ends. `first_offsets`: None, all are 0."""
-        stop = CleanStop(self.identity.boot, log_ends, first_offsets or {})
+    def end_boot(self, log_ends: dict[UUID, list[int | None]]) -> None:
+        """A clean stop: all logs are durable up to these ends."""
+        stop = CleanStop(self.identity.boot, log_ends)
         write_file_atomically(self._clean_stop_path, encode_clean_stop(stop))
 
     def check_metadata(self) -> None:

@@ -140,11 +140,6 @@ class HostedTopic:
         failures = (each for each in self.logs.values() if isinstance(each, TailraceError))
         return next(filter(may_be_opened_later, failures), None)
 
-    def first_offsets(self) -> list[int]:
-        """By partition id; 0 for those that are gone."""
-        firsts = {each.partition: each.first_offset for each in self.topic.partitions}
-        return [firsts.get(each, 0) for each in range(max(firsts, default=-1) + 1)]
-
     def log_ends(self) -> list[int | None]:
         """By partition id; null: there is no log here, or it has lost its end."""
         logs = map(self.logs.get, range(max(self.logs, default=-1) + 1))

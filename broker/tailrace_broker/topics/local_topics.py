@@ -97,7 +97,6 @@ class LocalTopics:
         self._directory = directory
         self._io = io
         self._spawn = spawn
-        self._now_us = now_us
         self._retention = retention
         self._ring = ring
         self._roles = RangeRoles(

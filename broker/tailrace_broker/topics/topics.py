@@ -177,13 +177,6 @@ class Topics:
         """By topic and partition id; null: there is no log here."""
         return {hosted.topic.topic_id: hosted.log_ends() for hosted in self.local.all_hosted()}
 
-    def first_offsets(self) -> dict[UUID, list[int]]:
-        """By topic and partition id; without topics whose partitions all begin at 0."""
-        firsts = {
-            hosted.topic.topic_id: hosted.first_offsets() for hosted in self.local.all_hosted()
-        }
-        return {topic_id: offsets for topic_id, offsets in firsts.items() if any(offsets)}
-
     # --- finding ---
 
     def all(self) -> list[HostedTopic]:

@@ -265,7 +265,7 @@ class World:
         raft = node.raft
         assert raft is not None
         if raft.role == "leader":
-            assert self.leaders.setdefault(raft.term, raft.me) == raft.me, raft.term
+            assert self.leaders.setdefault(raft.term, node.disk.id) == node.disk.id, raft.term
         self.voters |= raft.configuration.disks
         if node.applied >= INITIAL_ID:
             assert self.states.setdefault(node.applied, node.state) == node.state, node.applied

@@ -18,6 +18,7 @@ from tailrace_broker.model.agreement import (
     Block,
     Commit,
     Configuration,
+    DiskId,
     Head,
     Kept,
     Snapshot,
@@ -64,7 +65,7 @@ def state_of(kept: Kept) -> RingState:
 def put_ring_state(root: Path, state: RingState) -> None:
     """Replace all that was committed before. `root`: the directory of a stopped broker."""
     directory = DataDirectory(root)
-    voters = Configuration((directory.identity.disk,))
+    voters = Configuration((DiskId(directory.identity.ordinal, directory.identity.incarnation),))
     directory.close()
     initial = Snapshot(INITIAL_ID, voters, b"".join(encode_slices(state)))
 

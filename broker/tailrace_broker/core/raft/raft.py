@@ -98,11 +98,6 @@ class Raft:
     # --- views ---
 
     @property
-    def me(self) -> DiskId:
-        """Return this disk."""
-        return self._state.me
-
-    @property
     def term(self) -> int:
         """The newest that it has seen."""
         return self._state.term

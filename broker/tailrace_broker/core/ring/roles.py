@@ -17,7 +17,6 @@ class Following(NamedTuple):
     A sealed range has no leader: any broker with a whole copy is asked, this one if it has one.
     """
 
-    epoch: int
     leader: int | None
 
 
@@ -41,15 +40,13 @@ def is_replicated(owner: RangeState) -> bool:
 
 def _role(state: RingState, owner: RangeState, mine: Registration | None) -> Role:
     if owner.sealed_epoch is not None:
-        return Following(
-            owner.sealed_epoch, reader_of(state, owner, None if mine is None else mine.ordinal)
-        )
+        return Following(reader_of(state, owner, None if mine is None else mine.ordinal))
     leader = owner.leader
     if leader is None or mine is None or leader.ordinal != mine.ordinal:
-        return Following(owner.epoch, None if leader is None else leader.ordinal)
+        return Following(None if leader is None else leader.ordinal)
     if leader == owner.replica_of(mine):
         return Leading(owner.epoch)
-    return Following(owner.epoch, None)  # an earlier process of this broker led it
+    return Following(None)  # an earlier process of this broker led it
 
 
 def reader_of(state: RingState, owner: RangeState, ordinal: int | None) -> int | None:

@@ -51,7 +51,6 @@ class JournalFiles(NamedTuple):
     contents: Sequence[memoryview]
     headers: Sequence[JournalFileHeader | None]
     accepted: Collection[int]
-    rounds: Sequence[JournalRound]
     journal_id: int
     replay: JournalReplay
     has_torn_end: bool
@@ -122,9 +121,7 @@ def read_journal(paths: Sequence[Path], *, is_direct: bool) -> JournalFiles:
     has_torn_end = has_traces(newest, journal_id, replay.next_sequence) or (
         bool(frames) and (bool(frames[-1].damaged) or frames[-1].is_broken_off)
     )
-    return JournalFiles(
-        paths, contents, headers, accepted, rounds, journal_id, replay, has_torn_end
-    )
+    return JournalFiles(paths, contents, headers, accepted, journal_id, replay, has_torn_end)
 
 
 def _read(path: Path, is_direct: bool) -> memoryview:

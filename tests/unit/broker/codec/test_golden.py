@@ -188,11 +188,7 @@ INVENTORY = KnownFiles(
     ("1.journal", "2.journal"),
     {TOPIC_ID: {0: 0, 2: 4711}, UUID(int=1): {1: 0}},
 )
-CLEAN_STOP = CleanStop(
-    boot=7,
-    log_ends={TOPIC_ID: [BASE_OFFSET, None, 0]},
-    first_offsets={TOPIC_ID: [BASE_OFFSET - 1, 0, 0]},
-)
+CLEAN_STOP = CleanStop(boot=7, log_ends={TOPIC_ID: [BASE_OFFSET, None, 0]})
 LOG_START = LogStart(BASE_OFFSET, BASE_OFFSET - 7, epoch_before=4, append_time_before_us=TIME_US)
 JOURNAL = JournalFileHeader(
     boot=7, journal_id=2**64 - 3, first_sequence=BASE_OFFSET, size_bytes=7 * JOURNAL_BLOCK_BYTES

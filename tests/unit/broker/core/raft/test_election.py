@@ -553,7 +553,7 @@ def test_an_empty_disk_neither_votes_nor_wakes() -> None:
     assert node.step(Received(VoteAsked(9, A, INITIAL_ID))) == []
     assert world[3].wake_at_ms == NEVER_MS
     assert node.step(Woken()) == []
-    assert (world[3].head, world[3].is_voter, world[3].me) == (NOTHING, False, disk_id(3))
+    assert (world[3].head, world[3].is_voter) == (NOTHING, False)
 
 
 def test_a_learner_forgets_a_leader_that_it_does_not_hear() -> None:

@@ -52,7 +52,7 @@ from tailrace_broker.net.http.router import Call, Response
 
 NAMESPACE = UUID(int=7)
 CLUSTER = UUID(int=8)
-NOTHING = RingView(0, None, False, (), (), -1, -1, -1, {}, {}, 0)
+NOTHING = RingView(0, None, False, (), (), -1, -1, {}, {}, 0)
 
 
 def incarnation(ordinal: int) -> UUID:
@@ -83,7 +83,6 @@ VIEW = RingView(
     is_established=False,
     voters=(0, 1, 2),
     next_voters=(),
-    head=12,
     commit=11,
     applied=10,
     alive={1: True, 2: False},
@@ -340,7 +339,7 @@ def test_a_step_that_is_under_way_is_described() -> None:
     ("leader", "state"), [(None, "waiting to be founded"), (1, "waiting to be admitted")]
 )
 def test_a_broker_in_no_ring_says_what_it_waits_for(leader: int | None, state: str) -> None:
-    view = RingView(0, leader, False, (), (), -1, -1, -1, {}, {}, 0)
+    view = RingView(0, leader, False, (), (), -1, -1, {}, {}, 0)
     reported = described(broker_of(None, view))
 
     assert reported["state"] == state
@@ -350,7 +349,7 @@ def test_a_broker_in_no_ring_says_what_it_waits_for(leader: int | None, state: s
 
 
 def test_a_broker_that_has_not_read_its_disk_does_not_say_that_it_is_in_no_ring() -> None:
-    broker = broker_of(None, RingView(0, None, False, (), (), -1, -1, -1, {}, {}, 0))
+    broker = broker_of(None, RingView(0, None, False, (), (), -1, -1, {}, {}, 0))
     broker.ring.is_loaded = False
 
     assert described(broker)["state"] == "starting"
@@ -650,7 +649,7 @@ def recover(broker: Any, *, accept_loss: bool = True) -> Any:
 
 
 def test_a_voter_goes_on_alone_when_most_are_away() -> None:
-    view = RingView(5, None, False, (0, 1, 2), (), 3, 3, 3, {1: False, 2: False}, {}, 0)
+    view = RingView(5, None, False, (0, 1, 2), (), 3, 3, {1: False, 2: False}, {}, 0)
     broker = broker_of(LED, view)
     reported = recover(broker)
 
