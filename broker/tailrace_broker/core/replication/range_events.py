@@ -103,7 +103,7 @@ class RemoveLog:
 
 @dataclass(frozen=True, slots=True)
 class BeganLeading:
-    """From now on `hand_out` has offsets."""
+    """From now on its logs hand out offsets."""
 
     epoch: int
 

@@ -59,7 +59,6 @@ from tailrace_broker.model.commands import Lead
 from tailrace_broker.model.replication import (
     LogKey,
     Reported,
-    Run,
     Standing,
     ToFollower,
     ToLeader,
@@ -73,11 +72,10 @@ FAILOVERS_REMEMBERED = 6
 
 
 class LogRules(NamedTuple):
-    """What holds for a log of the range. `is_live`: its topic is not in the trash."""
+    """What holds for a log of the range."""
 
     is_synced: bool
     min_isr: int
-    is_live: bool
 
 
 class RangeReplica:
@@ -97,7 +95,6 @@ class RangeReplica:
         self._wanted: Mapping[LogKey, LogRules] = {}
         self._leads_as: Replica | None = None  # as soon as all logs are open and idle
         self._early: dict[int, Standing] = {}  # of followers that know the next epoch already
-        self._handed: dict[LogKey, int] = {}  # the end of what was handed out in the epoch
         self._is_stopping = False
         self._failovers_ms: deque[int] = deque(maxlen=FAILOVERS_REMEMBERED)
         self._peers = PeerView()
@@ -122,18 +119,6 @@ class RangeReplica:
             self.leader.validate()
             assert self._leads_as is None
             assert self.leader.epoch == self.epoch
-
-    def hand_out(self, key: LogKey, count: int) -> Run | None:
-        """Offsets of a write that begins now; None: nothing can be appended there now."""
-        leader, ends = self.leader, self.ends.get(key)
-        if leader is None or leader.is_given_up or ends is None or not self._wanted[key].is_live:
-            return None
-        if self.is_holding:
-            return None
-        first = max(ends.written, self._handed.get(key, 0))
-        self._handed[key] = first + count
-        ends.under_way += 1
-        return Run(leader.epoch, first, first + count)
 
     @property
     def is_holding(self) -> bool:
@@ -226,7 +211,6 @@ class RangeReplica:
             return []
         if isinstance(event, LogClosed):  # nor does this process lead until it is open again
             del self.ends[event.log]
-            self._handed.pop(event.log, None)
             return self._to_both(LogRemoved(event.log), now_ms)
         leader = self.leader
         if leader is None:
@@ -298,7 +282,6 @@ class RangeReplica:
             self._rules["replica.waits_to_lead"] += 1
             return []
         self._leads_as = None
-        self._handed.clear()
         damping = _damping(self._failovers_ms, now_ms)
         timing = self._timing._replace(failback_ms=self._timing.failback_ms << damping)
         leader = self.leader = RangeLeader(me, view, timing, now_ms, self._rules)

@@ -10,6 +10,7 @@ a shell reports what it has recovered before the first state, and asks no disk f
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
+from itertools import chain
 from typing import assert_never
 
 from tailrace_broker.core.replication.events import (
@@ -43,7 +44,7 @@ from tailrace_broker.core.replication.range_events import (
 )
 from tailrace_broker.core.replication.range_replica import LogRules, RangeReplica
 from tailrace_broker.core.ring.topics import ids_of
-from tailrace_broker.model.replication import LogKey, Run, Standing, ToFollower, ToLeader
+from tailrace_broker.model.replication import LogKey, Standing, ToFollower, ToLeader
 from tailrace_broker.model.ring_state import RangeState, Replica, RingState, TopicState
 
 # Of a state: what decides which logs a range has.
@@ -111,16 +112,8 @@ class RangeReplicas:
         range_id = self._range_of.get(key)
         return None if range_id is None else self.ranges[range_id]
 
-    def hand_out(self, key: LogKey, count: int) -> Run | None:
-        """Offsets for a write that begins now; None: this process cannot append there now.
-
-        `Wrote` or `WriteFailed` must follow, in the order of the writes.
-        """
-        replica = self.range_of(key)
-        return None if replica is None else replica.hand_out(key, count)
-
     def begin_write(self, key: LogKey) -> None:
-        """A leader's log has handed out offsets itself. `Wrote` or `WriteFailed` must follow."""
+        """A leader's log has handed out offsets. `Wrote` or `WriteFailed` must follow, in order."""
         replica = self.range_of(key)
         if replica is not None and key in replica.ends:
             assert not replica.is_holding, key
@@ -269,14 +262,12 @@ def _wanted(state: RingState, range_ids: Container[int]) -> dict[int, dict[LogKe
     wanted: dict[int, dict[LogKey, LogRules]] = {
         each: {} for each in state.ranges if each in range_ids
     }
-    deleted = (each.topic for each in state.deleted.values())
-    for topics, is_live in ((state.topics.values(), True), (deleted, False)):
-        for topic in topics:
-            min_isr = min(topic.settings.min_in_sync_replicas, state.copies)
-            rules = LogRules(topic.settings.durability == "fsync", min_isr, is_live)
-            for key, range_id in logs_of(topic):
-                if range_id in wanted:
-                    wanted[range_id][key] = rules
+    for topic in chain(state.topics.values(), (each.topic for each in state.deleted.values())):
+        min_isr = min(topic.settings.min_in_sync_replicas, state.copies)
+        rules = LogRules(topic.settings.durability == "fsync", min_isr)
+        for key, range_id in logs_of(topic):
+            if range_id in wanted:
+                wanted[range_id][key] = rules
     return wanted
 
 

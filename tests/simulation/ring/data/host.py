@@ -142,6 +142,14 @@ class Hosted(NamedTuple):
     log: ModelLog
 
 
+class HandedOut(NamedTuple):
+    """Up to which offset this leader has begun to write, to a log that was opened with these."""
+
+    leader: RangeLeader
+    ends: LogEnds
+    end: int
+
+
 class Host:
     """One process. `logs`: its disk's, as recovered; `hosted`: those of its ranges."""
 
@@ -164,6 +172,7 @@ class Host:
         self._hosted_before: dict[LogKey, Hosted] = {}  # the last state
         self._waiting: dict[LogKey, deque[int]] = {}  # ends that producers wait for
         self._appends: dict[LogKey, dict[int, OnAppended]] = {}  # by offset, what is under way
+        self._handed: dict[LogKey, HandedOut] = {}
         self._entries: tuple[Entry, ...] = ()  # of the message that is taken in
         self._backlog: list[Callable[[], None]] = []
         self._wake_us = -1
@@ -272,7 +281,7 @@ class Host:
         self, key: LogKey, value: int, size_bytes: int, then: OnAppended | None = None
     ) -> bool:
         """Begin to write a batch, as leader; False: it cannot now."""
-        run = self.ranges.hand_out(key, 1) if self.is_alive else None
+        run = self.hand_out(key) if self.is_alive else None
         if run is None:
             return False
         ends = self.hosted[key].ends
@@ -282,6 +291,22 @@ class Host:
             self._appends.setdefault(key, {})[run.first] = then
         self._write(key, (Entry(run.epoch, value, committed, size_bytes),), run)
         return True
+
+    def hand_out(self, key: LogKey) -> Run | None:
+        """The offset of a write that begins now; None: nothing can be appended there now."""
+        replica = self.ranges.range_of(key)
+        leader = None if replica is None else replica.leader
+        if replica is None or leader is None or leader.is_given_up or replica.is_holding:
+            return None
+        if key not in replica.ends or key not in self.live:
+            return None
+        ends = replica.ends[key]
+        handed = self._handed.get(key)
+        is_first = handed is None or handed.leader is not leader or handed.ends is not ends
+        first = ends.written if handed is None or is_first else max(ends.written, handed.end)
+        self._handed[key] = HandedOut(leader, ends, first + 1)
+        self.ranges.begin_write(key)
+        return Run(leader.epoch, first, first + 1)
 
     def is_committed(self, key: LogKey) -> bool:
         """As leader: no producer waits for what was appended there."""

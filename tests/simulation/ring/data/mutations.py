@@ -235,11 +235,10 @@ def leader_sends_before_its_write_and_reuses_offsets(patch: pytest.MonkeyPatch) 
     """Together: each alone is masked by the other rule."""
 
     def produce(self: Host, key: LogKey, value: int, size_bytes: int) -> bool:
-        run = self.ranges.hand_out(key, 1)
+        run = self.hand_out(key)
         if run is None:
             return False
-        hosted, replica = self.hosted[key], self.ranges.range_of(key)
-        assert replica is not None
+        hosted = self.hosted[key]
         log, ends = hosted.log, hosted.ends
         log.entries.append(Entry(run.epoch, value, ends.high_watermark, size_bytes))
         self._waiting.setdefault(key, deque()).append(run.end)
@@ -251,7 +250,7 @@ def leader_sends_before_its_write_and_reuses_offsets(patch: pytest.MonkeyPatch) 
                 log.entries.pop()
                 ends.cut(run.first)
                 self._waiting[key] = deque(each for each in self._waiting[key] if each < run.end)
-                replica._handed[key] = run.first
+                self._handed[key] = self._handed[key]._replace(end=run.first)
             elif log.end >= run.end:
                 self._flush(key)
 

@@ -105,6 +105,11 @@ class Process:
     def wrote(self, run: Run, key: LogKey = KEY) -> list[RangeEffect]:
         return self.of(Wrote(key, run, run.end, 10))
 
+    def begin(self, run: Run, key: LogKey = KEY) -> Run:
+        """Its log has handed out these offsets, and writes."""
+        self.replicas.begin_write(key)
+        return run
+
     def hear(self, message: Any, range_id: int = 0) -> list[RangeEffect]:
         return self.of(HeardPeer(message), range_id)
 
@@ -203,20 +208,17 @@ def test_a_log_of_a_new_topic_is_opened_while_the_range_is_led() -> None:
     new = next(key for key, range_id in logs_of(state.topics["more"]) if range_id == 0)
 
     assert process.apply(state) == [NeedLog(new)]
-    assert process.replicas.hand_out(new, 1) is None
     assert process.open(new) == []
-    assert process.replicas.hand_out(new, 1) == Run(1, 0, 1)
+    assert process.replicas.leads(0) == 1
 
 
 def test_a_purged_log_is_removed_and_what_is_under_way_for_it_is_ignored() -> None:
     process = leading()
-    run = process.replicas.hand_out(KEY, 1)
+    run = process.begin(Run(1, 0, 1))
     state = done(STATE, DeleteTopic("orders", 1), PurgeTopics({TOPIC.id: 1}))
 
     assert RemoveLog(KEY) in process.apply(state)
-    assert run is not None
     assert process.wrote(run) == []
-    assert process.replicas.hand_out(KEY, 1) is None
 
 
 def test_a_log_that_is_purged_while_it_is_opened_is_removed() -> None:
@@ -231,20 +233,11 @@ def test_a_log_that_is_purged_while_it_is_opened_is_removed() -> None:
     assert process.replicas.range_of(KEY) is None
 
 
-def test_to_a_topic_in_the_trash_nothing_is_appended() -> None:
-    process = leading()
-    process.apply(done(STATE, DeleteTopic("orders", 1)))
-
-    assert process.replicas.hand_out(KEY, 1) is None
-    assert process.replicas.leads(0) == 1
-
-
 def test_another_durability_is_passed_on_and_other_settings_are_not() -> None:
     process = leading()
     joined(process, B)
     joined(process, C)
-    run = process.replicas.hand_out(KEY, 1)
-    assert run is not None
+    run = process.begin(Run(1, 0, 1))
     process.of(Wrote(KEY, run, 0, 10))
     for who in (B, C):
         process.hear(Reported(0, 1, 1, who, (LogReport(KEY, 1, 0),)))
@@ -262,8 +255,7 @@ def test_a_topic_that_wants_three_in_sync_commits_nothing_with_two() -> None:
     joined(process, B)
     shrunk = done(wanting, ChangeIsr(0, 1, wanting.ranges[0].version, (A, B)))
     process.apply(shrunk)
-    run = process.replicas.hand_out(KEY, 1)
-    assert run is not None
+    run = process.begin(Run(1, 0, 1))
     process.of(Wrote(KEY, run, 1, 10))
 
     assert process.hear(Reported(0, 1, 1, B, (LogReport(KEY, 1, 1),))) == []
@@ -337,35 +329,22 @@ def test_a_range_is_led_when_its_logs_are_open() -> None:
     assert process.replicas.leads(0) == 1
 
 
-def test_offsets_are_handed_out_once_in_the_order_of_writes() -> None:
-    process = leading(written=5, flushed=5, epochs=[EpochStart(1, 0)])
-
-    runs = [process.replicas.hand_out(KEY, count) for count in (2, 3)]
-
-    assert runs == [Run(1, 5, 7), Run(1, 7, 10)]
-    assert process.ends[KEY].under_way == 2
-    assert process.replicas.hand_out(KEYS[1], 1) is None
-
-
-def test_after_a_failed_write_the_epoch_is_given_up_and_nothing_is_handed_out() -> None:
+def test_after_a_failed_write_the_epoch_is_given_up() -> None:
     process = leading()
-    process.replicas.hand_out(KEY, 1)
+    process.begin(Run(1, 0, 1))
 
     assert process.of(WriteFailed(KEY)) == [ProposeCommand(Lead(0, 1, 0, 1))]
-    assert process.replicas.hand_out(KEY, 1) is None
     assert process.replicas.leads(0) is None
 
 
 def test_the_next_epoch_begins_when_the_writes_of_the_last_have_ended() -> None:
     process = leading()
-    first = process.replicas.hand_out(KEY, 1)
-    process.replicas.hand_out(KEY, 2)
-    assert first is not None
+    first = process.begin(Run(1, 0, 1))
+    process.begin(Run(1, 1, 3))
 
     assert process.apply(takeover(STATE, A)) == [EndedLeading(1)]
     assert process.wrote(first) == []
     assert process.of(WriteFailed(KEY)) == [BeganLeading(2)]
-    assert process.replicas.hand_out(KEY, 1) == Run(2, 1, 2)
 
 
 def test_a_deposed_leader_follows_in_the_step_that_applies_it() -> None:
@@ -376,7 +355,6 @@ def test_a_deposed_leader_follows_in_the_step_that_applies_it() -> None:
     assert effects[0] == EndedLeading(1)
     assert isinstance(effects[1], SendPeer)
     assert effects[1].ordinal == 1
-    assert process.replicas.hand_out(KEY, 1) is None
 
 
 def test_who_is_deposed_before_its_logs_are_open_never_led() -> None:
@@ -416,8 +394,7 @@ def test_the_leader_answers_feeds_and_commits() -> None:
     process = leading()
     joined(process, B)
     joined(process, C)
-    run = process.replicas.hand_out(KEY, 1)
-    assert run is not None
+    run = process.begin(Run(1, 0, 1))
 
     fed = process.wrote(run)
     assert [each.ordinal for each in fed if isinstance(each, Feed)] == [1, 2]
@@ -476,12 +453,11 @@ def test_a_leader_that_stops_hands_its_range_over_and_appends_nothing_meanwhile(
     process = leading()
     joined(process, B)
     joined(process, C)
-    run = process.replicas.hand_out(KEY, 1)
-    assert run is not None
+    run = process.begin(Run(1, 0, 1))
 
     assert process.of(Stopping()) == [HoldAppends(1)]
     assert process.replicas.is_needed
-    assert process.replicas.hand_out(KEY, 1) is None
+    assert process.replicas.ranges[0].is_holding
     assert process.replicas.leads(0) == 1  # it feeds
     process.wrote(run)
     process.hear(Reported(0, 1, 1, B, (LogReport(KEY, 1, 1),)))
@@ -659,7 +635,7 @@ def test_a_log_whose_topic_was_gone_at_the_first_state_is_asked_for_again() -> N
 
     assert process.apply(STATE) == [NeedLog(KEY)]
     process.open()
-    assert process.replicas.hand_out(KEY, 1) == Run(1, 0, 1)
+    assert process.replicas.leads(0) == 1
 
 
 def test_a_lone_copy_is_committed_as_far_as_it_is_flushed_when_it_is_led_again() -> None:
