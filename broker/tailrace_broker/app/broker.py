@@ -379,9 +379,7 @@ class LocalBroker:
         """Requests that wait for the leaders to which they were forwarded."""
         return self._forwards.count
 
-    def appends_to(
-        self, hosted: OpenTopic, partition: int, moved: TailraceError | None = None
-    ) -> Appends:
+    def appends_to(self, hosted: OpenTopic, partition: int, moved: TailraceError | None) -> Appends:
         """Where to append to a partition, whoever leads it. NotLeaderError: it is sealed.
 
         `moved`: with which an append to a parent of it was answered, that goes on here.

@@ -137,9 +137,7 @@ class Forwarder:
 
     # --- appends ---
 
-    def appends_to(
-        self, hosted: OpenTopic, partition: int, moved: TailraceError | None = None
-    ) -> Appends:
+    def appends_to(self, hosted: OpenTopic, partition: int, moved: TailraceError | None) -> Appends:
         """Where to append to the partition. NotLeaderError: it is sealed.
 
         `moved`: what a request was answered that waited for a parent of it.
@@ -551,7 +549,7 @@ class ForwardedLog:
         timestamp_us: int,
         flags: int,
         done: OnAppended,
-        producer: Producer | None = None,
+        producer: Producer | None,
     ) -> None:
         """Append one event, which shares a batch with others."""
         contents = EventContents(key, value, timestamp_us, flags)
@@ -561,7 +559,7 @@ class ForwardedLog:
         self,
         contents: RecordColumns | BatchBody,
         done: OnAppended,
-        producer: Producer | None = None,
+        producer: Producer | None,
     ) -> None:
         """Append a request's records as a batch of their own."""
         self._append(contents, done, producer)

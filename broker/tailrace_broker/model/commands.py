@@ -186,7 +186,7 @@ class Sealed(_Command, frozen=True, tag="sealed"):
     range_id: int
     epoch: int
     ends: dict[UUID, tuple[int, ...]]
-    prepared: tuple[Replica, ...] = ()
+    prepared: tuple[Replica, ...]
     held_after_ms: int = 0
 
 

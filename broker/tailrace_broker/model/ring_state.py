@@ -218,8 +218,8 @@ class EndedStep(msgspec.Struct, frozen=True, array_like=True):
     kind: LineageChange
     brokers_before: int
     brokers_after: int
-    why: str = ""
-    held_after_ms: int | None = None
+    why: str
+    held_after_ms: int | None
 
 
 class RingState(msgspec.Struct, frozen=True, array_like=True):

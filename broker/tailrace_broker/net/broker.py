@@ -387,9 +387,7 @@ class Broker(Protocol):
     def present(self, topic: str) -> OpenTopic | None:
         """The topic, when it is there and no call of `with_topic` waits for it."""
 
-    def appends_to(
-        self, hosted: OpenTopic, partition: int, moved: TailraceError | None = None
-    ) -> Appends:
+    def appends_to(self, hosted: OpenTopic, partition: int, moved: TailraceError | None) -> Appends:
         """Where to append to a partition, whoever leads it; NotLeaderError: it is sealed.
 
         `moved`: with which an append to a parent of it was answered, that goes on here.

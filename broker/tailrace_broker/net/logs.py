@@ -20,7 +20,7 @@ class Appends(Protocol):
         timestamp_us: int,
         flags: int,
         done: OnAppended,
-        producer: Producer | None = None,
+        producer: Producer | None,
     ) -> None:
         """Append one event; `done` once it is stored as the topic's durability says.
 
@@ -31,7 +31,7 @@ class Appends(Protocol):
         self,
         contents: RecordColumns | BatchBody,
         done: OnAppended,
-        producer: Producer | None = None,
+        producer: Producer | None,
     ) -> None:
         """Append a batch of its own; `done` as for an event. A body is compressed and checked."""
 

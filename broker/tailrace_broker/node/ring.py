@@ -104,8 +104,8 @@ class RingSettings:
     replication_port: int
     replication_address_of: Callable[[int], tuple[str, int]]
     secret: bytes
-    copies: int = 1
-    failback_ms: int = 30_000
+    copies: int
+    failback_ms: int
 
 
 class RingNode:

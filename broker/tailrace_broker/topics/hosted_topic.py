@@ -358,7 +358,7 @@ class _Found(NamedTuple):
     """A log as a start finds it. `has_rescued`: some of it was set aside beside the segments."""
 
     log: RecoveredLog
-    has_rescued: bool = False
+    has_rescued: bool
 
 
 async def _cut_given_up(

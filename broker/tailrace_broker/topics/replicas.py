@@ -113,8 +113,8 @@ class _Incoming(NamedTuple):
     """A message with its batches, and where it came from."""
 
     event: RangesEvent
-    payload: memoryview = memoryview(b"")
-    link: Link | None = None
+    payload: memoryview
+    link: Link | None
 
 
 class Replicas:

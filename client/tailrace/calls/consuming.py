@@ -70,7 +70,7 @@ async def commit(self: Member) -> bool:
     return not (comes_again or self._state.has_items())
 
 
-async def next_item(self: Member, wanted: Items, *, include_headers: bool = False) -> Any:
+async def next_item(self: Member, wanted: Items, *, include_headers: bool) -> Any:
     """Return the next record, or batch, once there is one."""
     while (item := await _take(self)) is None:
         await _ask(self, wanted, include_headers=include_headers)

@@ -111,7 +111,7 @@ class LocalRing:
         """To one of its brokers, with the secret."""
         return Client(self.brokers[ordinal].url, token=self.secret)
 
-    def wait_ready(self, report: Callable[[str], None] = _report_nothing) -> None:
+    def wait_ready(self, report: Callable[[str], None]) -> None:
         """Found the ring when it is new, then wait until all serve: as long as they live.
 
         `report`: called once, when that takes long. BrokerEndedError; TailraceError when it cannot
@@ -129,7 +129,7 @@ class LocalRing:
             self._note_committed()
             self._wait_in_sync()
 
-    def wait_ended(self, timeout_s: float | None = None) -> EndedBroker | None:
+    def wait_ended(self, timeout_s: float) -> EndedBroker | None:
         """Wait until a broker exits, and report it once; None: none has within that time."""
         with suppress(Empty):
             return self._ended.get(timeout=timeout_s)

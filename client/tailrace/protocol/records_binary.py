@@ -60,8 +60,8 @@ def encode_records(
 def assemble_body(
     keys: ByteColumn,
     values: ByteColumn,
-    timestamps: Column | None = None,
-    headers: HeaderColumns | None = None,
+    timestamps: Column | None,
+    headers: HeaderColumns | None,
 ) -> bytes:
     """A body of these columns, little-endian as on the wire; timestamps are µs, i64[n]."""
     flags = RecordsFlag(0)

@@ -102,14 +102,14 @@ class ReadOptions:
     trigger_delay_s_max: float
     group_id: str | None  # under which the query's progress is published; None: it is not
 
-    def selects(self, topic: str, partition: int | None = None) -> bool:
-        """Whether the topic, or this partition of it, is asked for."""
+    def selects(self, topic: str, partition: int) -> bool:
+        """Whether this partition of the topic is asked for."""
         if self.topic_pattern is not None:
             return re.fullmatch(self.topic_pattern, topic) is not None
         if topic not in self.partitions_by_topic:
             return False
         partitions = self.partitions_by_topic[topic]
-        return partition is None or partitions is None or partition in partitions
+        return partitions is None or partition in partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

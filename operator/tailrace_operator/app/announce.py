@@ -18,10 +18,10 @@ class Announcement(NamedTuple):
     reason: str
     action: str
     note: str
-    is_warning: bool = False
+    is_warning: bool
 
 
-def announcement(action: Action, *, outcome: str | None = None) -> Announcement | None:
+def announcement(action: Action, *, outcome: str | None) -> Announcement | None:
     """None: no Event. `outcome`: the result of applying it, as a ring's id."""
     words = words_of(action, outcome)
     if words.event is None:
@@ -47,7 +47,7 @@ def warning(document: Document, before: Document) -> tuple[Announcement, str] | 
 
 
 def event_manifest(
-    announced: Announcement, document: Document, *, now: str, instance: str, name: str | None = None
+    announced: Announcement, document: Document, *, now: str, instance: str, name: str | None
 ) -> dict[str, Any]:
     """The Event, of the resource `document`; `now` with microseconds; `instance`: the reporter.
 

@@ -40,7 +40,7 @@ class Workers:
         self._topic_names = TopicNames()
         self._ring_states: dict[Key, object] = {}
 
-    def saw(self, document: Document, *, is_deleted: bool = False) -> None:
+    def saw(self, document: Document, *, is_deleted: bool) -> None:
         """A StreamCluster or Topic as the API reported it."""
         metadata = document["metadata"]
         key = Key(document["kind"], metadata["namespace"], metadata["name"])

@@ -87,7 +87,7 @@ class Kube:
         """Close its connections."""
         await self._client.close()  # type: ignore[no-untyped-call]
 
-    async def get(self, kind: str, name: str, *, namespace: str | None = None) -> Document:
+    async def get(self, kind: str, name: str, *, namespace: str | None) -> Document:
         """Return one object; NotFoundError."""
         return await self._call("get", kind, namespace=namespace, name=name)
 
@@ -145,7 +145,7 @@ class Kube:
         name: str,
         *,
         namespace: str,
-        uid: str | None = None,
+        uid: str | None,
         has_orphans: bool = False,
     ) -> None:
         """Delete one; done when it is gone already. ConflictError: it is not the one of this `uid`.

@@ -81,10 +81,10 @@ def away_ordinals(cluster: Cluster) -> list[int]:
     return sorted(set(range(broker_count(cluster))) - ready_ordinals(cluster))
 
 
-def answered_ordinals(cluster: Cluster, *, state: str | None = None) -> set[int]:
+def answered_ordinals(cluster: Cluster, *, state: str) -> set[int]:
     """Return the ordinals of brokers that answered, of those in this state."""
     brokers = () if cluster.ring is None else cluster.ring.brokers
-    return {broker.ordinal for broker in brokers if state in (None, broker.state)}
+    return {broker.ordinal for broker in brokers if broker.state == state}
 
 
 def is_founded(cluster: Cluster) -> bool:

@@ -37,8 +37,8 @@ class Member:
     joined_epoch: int
     seen_us: int
     poll_number: int
-    confirmed: int = 0
-    stored: int = 0
+    confirmed: int
+    stored: int
     delivery: Delivery | None = None
 
     @property

@@ -28,7 +28,7 @@ class BatchAppend:
         self,
         contents: RecordColumns | BatchBody,
         done: OnAppended,
-        producer: Producer | None = None,
+        producer: Producer | None,
     ) -> None:
         self._contents = contents
         self._producer = producer
@@ -68,7 +68,7 @@ class EventsAppend:
         timestamp_us: int,
         flags: int,
         done: OnAppended,
-        producer: Producer | None = None,
+        producer: Producer | None,
     ) -> int:
         """Add an event; `flags`: what holds for it (JSON_VALUES, BROKER_TIMESTAMPS). Its size."""
         added_bytes = len(value) + len(key or b"") + RECORD_OVERHEAD_BYTES
@@ -151,7 +151,7 @@ class AppendQueue:
         timestamp_us: int,
         flags: int,
         done: OnAppended,
-        producer: Producer | None = None,
+        producer: Producer | None,
     ) -> None:
         """An event, to be coalesced with others."""
         last = self._waiting[-1] if self._waiting else None

@@ -15,7 +15,7 @@ class ProducerAppends:
 
     __slots__ = ("_parents", "_retries", "_windows")
 
-    def __init__(self, windows: ProducerWindows, parents: ParentWindows | None = None) -> None:
+    def __init__(self, windows: ProducerWindows, parents: ParentWindows | None) -> None:
         """`windows` are the replica's, which learn from each batch that is written."""
         self._windows = windows
         self._parents = parents

@@ -163,7 +163,7 @@ class Superseded:
     """
 
     detail: str
-    is_retired: bool = False
+    is_retired: bool
 
 
 ControlEffect = Send | Keep | Replace | CompactState | Applied | Answer | Superseded

@@ -12,7 +12,6 @@ from tailrace_broker.core.raft.quorum import is_quorum, quorum_height
 from tailrace_broker.core.raft.state import RaftState
 from tailrace_broker.model.agreement import (
     COMMAND,
-    EMPTY,
     VOTERS,
     Block,
     BlockId,
@@ -30,9 +29,7 @@ READS_MAX = 1000
 class Leading:
     """A leader's term. `is_over`: it must step down, though no other leader is known."""
 
-    def __init__(
-        self, state: RaftState, *, kind: int = EMPTY, payload: bytes = b"", number: int = 0
-    ) -> None:
+    def __init__(self, state: RaftState, *, kind: int, payload: bytes, number: int) -> None:
         """Its first block is of this kind. Nothing is sent before write `number` is durable."""
         self.is_over = False
         self._state = state

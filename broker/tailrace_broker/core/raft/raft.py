@@ -84,7 +84,7 @@ class Raft:
         now_ms: int,
         rules: Counter[str],
         *,
-        compact_bytes: int = COMPACT_BYTES,
+        compact_bytes: int,
     ) -> None:
         """`compact_bytes`: a snapshot is asked for when about so much has been kept since."""
         self._state = RaftState(me, kept, timing, generator, now_ms, rules)

@@ -151,7 +151,7 @@ class _Request(NamedTuple):
         """Return what the body brings."""
         return self.format_.read(self.broker, self.call, self.hosted.topic)
 
-    def appends_to(self, partition: int, moved: TailraceError | None = None) -> Appends:
+    def appends_to(self, partition: int, moved: TailraceError | None) -> Appends:
         """Where to append to a partition; raises why that cannot be. `moved`: see `Broker`."""
         if wants_redirect(self.call):
             with suppress(NotReadyError):  # it is led here, and is about to be open

@@ -236,7 +236,7 @@ def _other_broker(
     )
 
 
-def is_under_replicated(state: RingState, one: RangeState, away: Collection[int] = ()) -> bool:
+def is_under_replicated(state: RingState, one: RangeState, away: Collection[int]) -> bool:
     """Return whether the range lacks an in-sync replica that is whole, or it is away."""
     in_sync = (each for each in one.isr if each.ordinal not in away)
     return sum(is_good(state, one, replica) for replica in in_sync) < len(one.replicas)

@@ -47,7 +47,7 @@ class FollowedLeader:
         context: PeerContext,
         address_of: Callable[[int], tuple[str, int]],
         user: LeaderUser,
-        purpose: Purpose = Purpose.REPLICATION,
+        purpose: Purpose,
     ) -> None:
         """`purpose`: to follow it, or to forward requests to it."""
         self.link: Link | None = None

@@ -79,11 +79,11 @@ class RecoveredLog(NamedTuple):
     segments: list[SegmentState]
     pending: list[JournaledBatch]
     start: LogStart
-    windows: ProducerWindows | None = None  # None: no producer is known
-    damages: Sequence[Damage] = ()
-    losses: Sequence[Damage] = ()
-    lost_end: LostEnd | None = None
-    journal_cut: int | None = None
+    windows: ProducerWindows | None  # None: no producer is known
+    damages: Sequence[Damage]
+    losses: Sequence[Damage]
+    lost_end: LostEnd | None
+    journal_cut: int | None
 
 
 class LogEvidence(NamedTuple):
@@ -185,7 +185,7 @@ def lost_end_error(place: LogPlace, lost: LostEnd, *, has_segments: bool) -> Cor
     )
 
 
-def check_whole(place: LogPlace, log: RecoveredLog, accepted: Accepted = ()) -> None:
+def check_whole(place: LogPlace, log: RecoveredLog, accepted: Accepted) -> None:
     """Check that each offset from the log start on can be read. CorruptPartitionError.
 
     `accepted`: what is known to be lost.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.memory.pool import BufferPool, Quota
 from tailrace_broker.model.counters import Counters
-from tailrace_broker.storage.files.direct_file import write_file_atomically
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_share import Io
 from tailrace_broker.storage.files.io_threads import IoThreads
@@ -57,7 +56,7 @@ class LogResources:
     reading: Reading
     catch_up: Reading
     receiving: Io
-    write_file: Callable[[Path, bytes], None] = write_file_atomically
+    write_file: Callable[[Path, bytes], None]
 
     def segment_writer(self, place: LogPlace, segments: list[SegmentState]) -> SegmentWriter:
         """Return a writer of a log's segments."""

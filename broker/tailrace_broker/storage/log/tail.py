@@ -183,7 +183,7 @@ class LogTail:
         timestamp_us: int,
         flags: int,
         done: OnAppended,
-        producer: Producer | None = None,
+        producer: Producer | None,
     ) -> None:
         """Append one event, in one batch with others that wait. `done` is called when stored."""
         leader = self._leader or self._lead(

@@ -42,7 +42,7 @@ class Phase:
     expected: int
     seconds: float
     value_bytes: int
-    latencies_ms: tuple[float, ...] = ()
+    latencies_ms: tuple[float, ...]
 
     def percentile(self, percent: int) -> float | None:
         """Nearest rank; None: it has no latencies."""

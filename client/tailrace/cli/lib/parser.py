@@ -32,7 +32,7 @@ class Parameter(NamedTuple):
     names: tuple[str, ...]
     help: str
     settings: Mapping[str, Any]
-    complete: str = ""
+    complete: str
 
     @property
     def is_option(self) -> bool:

@@ -24,7 +24,7 @@ class Progress:
         self,
         total: int | None,
         *,
-        is_wanted: bool = True,
+        is_wanted: bool,
         stream: TextIO = sys.stderr,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -13,9 +13,7 @@ from tailrace.request_producer import RequestProducer
 class Account:
     """The lines that are stored, and those of the request that is under way."""
 
-    def __init__(
-        self, producer: RequestProducer, *, checksum: int, resume: Token | None = None
-    ) -> None:
+    def __init__(self, producer: RequestProducer, *, checksum: int, resume: Token | None) -> None:
         """`checksum`: of the options. `resume`: where an earlier run ended."""
         self._producer = producer
         self.replay = None if resume is None else Replay(resume, checksum)

@@ -58,7 +58,7 @@ class LineRequests:
         self._topic, self._form = target
         self._json_check: bool | None = None
 
-    def of(self, lines: Sequence[bytes], stored: Collection[int] = ()) -> LineRequest:
+    def of(self, lines: Sequence[bytes], stored: Collection[int]) -> LineRequest:
         """One request, not sent yet. `stored`: partitions that have what they should of it."""
         if not self._form.is_plain:
             return self._of_records(lines, stored)

@@ -72,8 +72,8 @@ class Started:
 
 
 def both(workers: Workers) -> None:
-    workers.saw(topic("older", created=1))
-    workers.saw(topic("younger", created=2))
+    workers.saw(topic("older", created=1), is_deleted=False)
+    workers.saw(topic("younger", created=2), is_deleted=False)
 
 
 def test_the_older_resource_has_the_topic() -> None:

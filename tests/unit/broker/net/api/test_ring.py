@@ -317,7 +317,9 @@ def test_a_step_that_is_under_way_is_described() -> None:
         "ageMs": 40,
     }
     ended = [
-        described(broker_of(replace(LED, last_step=EndedStep(each, "join", 4, 3, why))))["lastStep"]
+        described(broker_of(replace(LED, last_step=EndedStep(each, "join", 4, 3, why, None))))[
+            "lastStep"
+        ]
         for each, why in ((7, ""), (6, "broker 2 has registered again"))
     ]
     both = {"kind": "join", "brokersBefore": 4, "brokersAfter": 3}
