@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from itertools import count
@@ -35,6 +35,7 @@ PATH_OF_KNOWN = Path(__file__).parent / "survivors.txt"
 STEP_SECONDS_MAX = 900
 # Of each simulator: a scenario of a ring takes a third of a second, one of a broker some seconds.
 SEEDS, SEEDS_OF_A_RING = "5", "40"
+NOT_FOR_STEPS = {"FILES", "FIRST", "JOBS", "MUTATIONS", "PYTHONDONTWRITEBYTECODE", "SEED"}
 UNIT = Path("tests/unit/broker")
 # Of a unit test, as an endless loop must end; not the usual limit, which a busy machine exceeds.
 PYTEST = [
@@ -191,16 +192,20 @@ def _simulators(inner: Path) -> Iterator[list[str]]:
             yield [*PYTEST, "tests/simulation/cuts/test_cuts.py"]
 
 
-def _passes(command: list[str], tree: Path) -> bool:
+def environment_of(command: list[str], tree: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a step; those that choose mutations would choose its scenarios as well."""
     python_path = os.pathsep.join(str(tree / name) for name in ("broker", "client", "operator"))
     seeds = SEEDS_OF_A_RING if "tests.simulation.ring" in command else SEEDS
-    env = {**os.environ, "PYTHONPATH": python_path, "CI": "true", "SEEDS": seeds}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    kept = {name: value for name, value in variables.items() if name not in NOT_FOR_STEPS}
+    return {**kept, "PYTHONPATH": python_path, "CI": "true", "SEEDS": seeds}
+
+
+def _passes(command: list[str], tree: Path) -> bool:
     try:
         done = subprocess.run(
             [sys.executable, *command],
             cwd=tree,
-            env=env,
+            env=environment_of(command, tree, os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

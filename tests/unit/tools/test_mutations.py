@@ -1,5 +1,8 @@
-"""Which changes `make mutation` makes."""
+"""Which changes `make mutation` makes, and what its steps are given."""
 
+from pathlib import Path
+
+from tools.mutation.__main__ import SEEDS_OF_A_RING, environment_of
 from tools.mutation.mutations import mutations_of
 
 SOURCE = b'''"""A text."""
@@ -52,3 +55,12 @@ def test_a_mutated_file_differs_in_one_place() -> None:
     mutation = mutations_of("broker/tailrace_broker/storage/log/log.py", SOURCE)[0]
 
     assert mutation.apply(SOURCE) == SOURCE.replace(b"self.file.write(block)", b"pass")
+
+
+def test_what_chooses_mutations_does_not_choose_the_scenarios_of_a_simulator() -> None:
+    """With SEED the simulator of rings would run one scenario alone."""
+    chosen = {"SEED": "7", "FIRST": "50", "PATH": "/bin"}
+    variables = environment_of(["-m", "tests.simulation.ring"], Path("/tree"), chosen)
+
+    assert variables.keys() == {"PATH", "PYTHONPATH", "CI", "SEEDS"}
+    assert variables["SEEDS"] == SEEDS_OF_A_RING
