@@ -25,7 +25,6 @@ class Feeding:
         self._state = state
         self._number = number
         self._progress: dict[DiskId, VoterProgress] = {}
-        self._speakers: dict[int, DiskId] = {}  # who speaks for a broker
         self.watch_voters()
 
     @property
@@ -60,11 +59,9 @@ class Feeding:
             state.rules["learner.found"] += 1
             progress = self._progress[disk] = VoterProgress(disk, state.chain.head, LONG_AGO_MS)
         progress.seen_at_ms = state.now_ms
-        if self._speakers.get(disk.ordinal) != disk:
-            self._speakers[disk.ordinal] = disk
-            for other, its in self._progress.items():
-                if other.ordinal == disk.ordinal:
-                    its.is_replaced = other != disk
+        for other, its in self._progress.items():
+            if other.ordinal == disk.ordinal:
+                its.is_replaced = other != disk
         return progress
 
     def hear(self, disk: DiskId, round: int) -> VoterProgress:
