@@ -79,6 +79,19 @@ class Fault:
     kept_bytes: int  # of a pwritev: what reaches the disk all the same
 
 
+def noted_syncs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What fsync(2) is called for from now on, in order."""
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return synced
+
+
 class FaultyDisk:
     """The real disk below the storage edge, with faults; `calls` counts what was asked of it."""
 

@@ -1,5 +1,4 @@
 import errno
-import os
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -15,7 +14,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.model.topic import Topic, TopicSettings
 from tailrace_broker.storage.trash import Trash, topic_directories
-from tests.support.storage.storage import FaultyDisk
+from tests.support.storage.storage import FaultyDisk, noted_syncs
 from tests.support.storage.topics import new_topic
 
 TOPICS = [new_topic(name, TopicSettings(), UUID(int=n)) for n, name in enumerate("abc", start=1)]
@@ -164,14 +163,7 @@ def test_a_burial_is_durable_in_both_directories(
 ) -> None:
     mark(trash, tmp_path, TOPICS[0], 1)
     (tmp_path / "trash").mkdir()
-    synced: list[Path] = []
-    fsync = os.fsync
-
-    def note(fd: int) -> None:
-        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", note)
+    synced = noted_syncs(monkeypatch)
     trash.bury(TOPICS[0].topic_id)
 
     assert synced == [tmp_path / "trash", tmp_path]

@@ -5,6 +5,7 @@ import pytest
 
 from tailrace_broker.model.replication import LogKey
 from tailrace_broker.storage.data_directory import DataDirectory
+from tests.support.storage.storage import noted_syncs
 
 KEY = LogKey(UUID(int=7), 3)
 
@@ -57,6 +58,18 @@ def test_what_was_set_aside_first_is_kept_until_it_is_removed(directory: DataDir
     directory.damaged.remove(KEY)
     assert not marker.exists()
     assert directory.damaged.known == set()
+
+
+def test_a_log_has_its_new_name_durably_before_it_loses_the_old_one(
+    directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = write(directory, "damaged").parent.parent
+    marker = topic / "3.damaged"
+    synced = noted_syncs(monkeypatch)
+    directory.damaged.set_aside(KEY)
+
+    made, moved = [topic.parent, marker, topic], [marker, topic]
+    assert synced[:5] == made + moved
 
 
 def test_a_log_without_files_can_be_set_aside_and_its_topic_may_be_gone(
