@@ -114,13 +114,15 @@ def test_a_write_takes_what_waits_up_to_its_size(monkeypatch: pytest.MonkeyPatch
     leader.event("a", value=bytes(2_000))  # alone it may be larger
     leader.event("b", value=bytes(500))
     leader.batch("c", [bytes(500)])
+    leader.batch("d", [b"1"])  # with "c", and without "e"
+    leader.batch("e", [bytes(500)])
     counts = []
     while leader.asked is not None:
         leader.turn()
         counts.append(len(in_flight(leader).contents))
         leader.end_write()
-    assert counts == [1, 1, 1]
-    assert leader.outcomes == [("a", 0), ("b", 1), ("c", 2)]
+    assert counts == [1, 1, 2, 1]
+    assert leader.outcomes == [("a", 0), ("b", 1), ("c", 2), ("d", 3), ("e", 4)]
 
 
 def test_a_failed_write_fails_its_appends_and_no_others() -> None:

@@ -143,6 +143,8 @@ def test_a_reset_connection_is_suspicion_at_once_until_a_newer_beat() -> None:
     made = gossip(rules=rules)
     made.heard(digest(1, hint_of(1, 10)), NOW_MS)
     made.unreachable(1, NOW_MS + 1)
+    assert rules["gossip.reset"] == 1
+
     made.unreachable(1, NOW_MS + 1)
     made.heard(digest(2, hint_of(2), hint_of(1, 10)), NOW_MS + 2)
     assert not made.is_alive(1, NOW_MS + 2)
@@ -162,6 +164,16 @@ def test_time_in_which_it_stood_still_itself_counts_against_nobody() -> None:
     assert made.is_alive(1, late_ms)
     rest_until(made, late_ms + SUSPICION_MS)
     assert not made.is_alive(1, late_ms + SUSPICION_MS)
+
+
+def test_waking_up_to_one_interval_late_is_not_standing_still() -> None:
+    rules: Counter[str] = Counter()
+    made = gossip(rules=rules)
+    made.wake(NOW_MS + 2 * INTERVAL_MS)
+    assert rules["gossip.stood_still"] == 0
+
+    made.wake(NOW_MS + 4 * INTERVAL_MS + 1)
+    assert rules["gossip.stood_still"] == 1
 
 
 def test_time_in_which_it_stood_still_itself_counts_for_nobody() -> None:

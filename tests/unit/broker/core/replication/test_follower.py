@@ -459,6 +459,14 @@ def test_a_new_log_with_a_write_under_way_is_waited_for() -> None:
     assert len(replica.do(LogRemoved(OTHER))) == 1
 
 
+def test_a_new_log_without_a_write_is_not_waited_for() -> None:
+    replica = Replicated(under_way=1)
+    replica.apply()
+    assert replica.do(LogAdded(OTHER, LogEnds(), is_synced=True, min_isr=2)) == []
+
+    assert len(replica.wrote(5, 5)) == 1
+
+
 def test_a_log_that_goes_is_not_waited_for() -> None:
     replica = Replicated()
     replica.apply()

@@ -503,6 +503,19 @@ def test_a_new_log_is_fed_at_once_and_counts_for_candidates() -> None:
     assert led.leader._progress[2].lacking == {OTHER}
 
 
+def test_a_candidate_must_flush_what_it_has_when_its_topic_becomes_synced() -> None:
+    led = Range((A,))
+    led.do(LogAltered(KEY, is_synced=False, min_isr=1))
+    led.write()
+    led.join(B, 1)  # it is proposed, and C waits
+    led.stand(C)
+    led.report(C, 1, 0, is_whole=True)
+    led.do(LogAltered(KEY, is_synced=True, min_isr=1))
+
+    assert proposed(led.apply(A, B)) == []
+    assert proposed(led.report(C, 1, 1)) == [led.change(A, B, C)]
+
+
 def test_who_stood_with_a_log_before_it_was_open_here_stands_again() -> None:
     """Its end says nothing before it was compared: the log may differ."""
     led = Range((A, B), written=0)

@@ -284,6 +284,7 @@ def test_a_log_that_is_set_aside_meanwhile_is_not_sealed() -> None:
 
 def test_a_step_that_cannot_begin_to_seal_is_aborted() -> None:
     led_ = Led()
+    led_.pause(TIMING.step_wait_ms)  # time counts from when the step is there
     led_.do(PeerView(HEARD - {NEW.ordinal}, HEARD))
     led_.apply(GROWN)
 
