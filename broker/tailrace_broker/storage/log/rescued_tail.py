@@ -35,6 +35,7 @@ def save_rescued(
     with translated_errors(path):
         directory.mkdir(parents=True, exist_ok=True)
         sync_directory(directory.parent)
+        sync_directory(directory.parent.parent)
         kept = {_header_of(each.stored): each.stored for each in _batches_in(path)}
     kept_count = len(kept)
     for stored in batches:

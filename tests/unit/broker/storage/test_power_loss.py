@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from tailrace.wire import DAMAGE_FILE, METADATA_LOGS
+from tailrace_broker.codec.batch import stamp_batch
 from tailrace_broker.core.raft.metadata_log import MetadataLog, Remove, Write, WriteSnapshot
 from tailrace_broker.model.agreement import (
     Block,
@@ -31,9 +32,10 @@ from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.files.direct_file import DirectFile, write_file_atomically
 from tailrace_broker.storage.log.damage_file import save_damage
-from tailrace_broker.storage.log.rescued_tail import RESCUED, remove_rescued
+from tailrace_broker.storage.log.rescued_tail import RESCUED, remove_rescued, save_rescued
 from tailrace_broker.storage.metadata.disk import MetadataDisk
 from tailrace_broker.storage.trash import Trash
+from tests.support.storage.batches import Event, body_of, place_of
 from tests.support.storage.simulated_disk import SimulatedDisk
 from tests.support.storage.topics import new_topic
 
@@ -173,6 +175,17 @@ def test_recorded_damage_of_a_partition_without_files_is_durable(data: Path) -> 
     with power.disk.recording():
         save_damage(directory, RecordedDamage())
         present = [(image / "topic" / "0" / DAMAGE_FILE).exists() for image in power.images()]
+
+    assert present == [True] * IMAGES
+
+
+def test_rescued_batches_of_a_topic_without_files_are_durable(data: Path) -> None:
+    power = PowerLosses(data)
+    directory = data / "topic" / "0"
+    batch = stamp_batch(body_of([Event(b"1")]), place_of()).contents()
+    with power.disk.recording():
+        save_rescued(directory, [batch])
+        present = [(image / "topic" / "0" / RESCUED).exists() for image in power.images()]
 
     assert present == [True] * IMAGES
 
