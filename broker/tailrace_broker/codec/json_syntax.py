@@ -25,7 +25,7 @@ def syntax_fault(text: bytes | bytearray, message: str) -> SyntaxFault:
     """
     reason, _, shown = message.removeprefix("JSON is malformed: ").partition(" (byte ")
     byte = int(shown.rstrip(")")) if shown else len(text)
-    half_pair = next((found for found in _HALF_PAIR.finditer(text, 0, byte) if found[1]), None)
+    half_pair = next((found for found in _HALF_PAIR.finditer(text, endpos=byte) if found[1]), None)
     if half_pair is not None:
         return SyntaxFault(
             f"{half_pair[1].decode()} is half of a surrogate pair", half_pair.start()
