@@ -130,6 +130,10 @@ def test_a_snapshot_takes_the_place_of_the_chain_up_to_it() -> None:
     assert (chain.configuration.voters, chain.configuration_at(2).voters) == ((C,), (B,))
     assert not chain.knows(BlockId(1, 1))
 
+    chain.collect(chain.head)
+    chain.rebase(chain.head)
+    assert (chain.configuration.voters, chain.configuration_height) == ((C,), 4)
+
 
 def test_a_start_finds_the_chain_among_dead_branches_and_blocks_reported_twice() -> None:
     old = block(0, 0, (0, -1))

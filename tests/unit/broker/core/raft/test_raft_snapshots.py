@@ -1,3 +1,5 @@
+from msgspec.structs import replace
+
 from tailrace_broker.core.raft.events import (
     Compact,
     Install,
@@ -113,6 +115,15 @@ def test_a_follower_that_lost_its_slices_gets_them_from_the_first_on() -> None:
 
     assert node.state == world.nodes[0].state
     assert world.rules["slice.refused"] > 0
+
+
+def test_a_follower_lets_go_of_slices_when_blocks_come_after_all(world: World) -> None:
+    first = SnapshotSlice(1, A, BlockId(1, 8), Configuration((A, B, C)), 0, 2, b"x", 1)
+
+    assert sent(hear(world, 1, first)) == [SliceTaken(1, B, first.id, 1, 1)]
+    hear(world, 1, append(1, block(1, 2, FIRST)))
+    second = replace(first, position=1)
+    assert sent(hear(world, 1, second)) == [SliceTaken(1, B, first.id, 0, 1)]
 
 
 def test_a_snapshot_is_in_force_when_it_is_on_disk() -> None:
