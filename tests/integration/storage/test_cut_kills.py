@@ -56,7 +56,7 @@ MUTATION_BATCHES = 20_000
 UNFINISHED = (
     "the last frame is not whole",
     "not proven to have been acknowledged",
-    "goes on with what the journal holds",
+    "goes on with what the journal alone has",
 )
 
 KINDS_OF_KILLS = ("kills of a start", "kills in a cut", "kills in an append")

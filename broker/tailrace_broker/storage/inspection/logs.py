@@ -121,7 +121,11 @@ def _torn_findings(
         if is_bad:
             text = f"some were acknowledged, and {cut}: restore the file from a copy before"
         elif log.pending:
-            text = f"{cut}, and goes on with what the journal holds"
+            first_offset = log.pending[0].header.base_offset
+            text = (
+                f"{cut}, and goes on with what the journal alone has: offsets {first_offset} to "
+                f"{end_offset - 1}, which may have been acknowledged"
+            )
         else:
             text = f"not proven to have been acknowledged; {cut}"
         text = f"{torn_bytes} bytes behind the end of the log: {text}"

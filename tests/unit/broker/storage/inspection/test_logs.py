@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace_broker.codec.batch import stamp_batch
+from tailrace_broker.codec.batch import read_header, stamp_batch
 from tailrace_broker.codec.metadata import LogStart
 from tailrace_broker.codec.segment import SegmentIndex, decode_index, encode_index
 from tailrace_broker.core.log.journal_replay import NO_FILE, JournaledBatch
@@ -104,6 +104,22 @@ def test_what_a_torn_write_has_left_is_no_damage(files: LogFiles) -> None:
     [(name, text, is_bad)] = found_in(files)
     assert (name, is_bad) == (f"{4:020d}.log", False)
     assert text.endswith("not proven to have been acknowledged; the next start cuts them away")
+
+
+def test_what_the_journal_alone_has_is_named_and_not_said_to_be_unacknowledged(
+    files: LogFiles,
+) -> None:
+    stored = files.segment(4).read_bytes()
+    header = read_header(memoryview(stored))
+    journaled = [JournaledBatch(header, memoryview(stored)[: header.batch_bytes], NO_FILE)]
+    flip(files.segment(4), 140)
+
+    [(name, text, is_bad)] = found_in(files, LogEvidence(0, journaled=journaled))
+    assert (name, is_bad) == (f"{4:020d}.log", False)
+    assert text.endswith(
+        "bytes behind the end of the log: the next start cuts them away, and goes on with what the "
+        "journal alone has: offsets 4 to 4, which may have been acknowledged"
+    )
 
 
 def test_what_was_acknowledged_in_a_damaged_last_write_is_damage(tmp_path: Path) -> None:
