@@ -19,7 +19,7 @@ from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.model.ring_state import Replica
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.files.direct_file import write_file_atomically
-from tailrace_broker.storage.inspection import Report
+from tailrace_broker.storage.inspection import Report, pieces_in
 from tailrace_broker.storage.inspection.brokers import check_brokers, check_files
 from tailrace_broker.storage.log.trim import save_log_start
 from tests.support.broker.brokers import started_broker
@@ -128,6 +128,27 @@ def flip_last_segment(root: Path) -> None:
     flip(segments_of(root)[-1], 300, 0)
 
 
+def flip_fill_of_pads(root: Path) -> None:
+    """Of each write's pad the last byte, in a finished segment and in the last one."""
+    for segment in (segments_of(root)[0], segments_of(root)[-1]):
+        for end in ends_of_pads(segment):
+            flip(segment, end - 1, 0)
+
+
+def flip_head_of_a_pad(root: Path) -> None:
+    """Of one between two writes of the last segment."""
+    segment = segments_of(root)[-1]
+    with segment.open("rb") as file:
+        pads = [each for each in pieces_in(file, segment.stat().st_size) if each.kind == "pad"]
+    flip(segment, pads[0].position + 4, 0)
+
+
+def ends_of_pads(segment: Path) -> list[int]:
+    with segment.open("rb") as file:
+        pieces = pieces_in(file, segment.stat().st_size)
+        return [each.position + each.size_bytes for each in pieces if each.kind == "pad"]
+
+
 def flip_snapshot(root: Path) -> None:
     [snapshot] = root.glob("data/metadata/*.snapshot")
     flip(snapshot, 40, 0)
@@ -199,6 +220,8 @@ CHANGES = [
     remove("metadata"),
     remove("metadata/1.blocks"),
     flip_last_segment,
+    flip_fill_of_pads,
+    flip_head_of_a_pad,
     flip_snapshot,
     flip_durable_frame,
     cut_journal_short,

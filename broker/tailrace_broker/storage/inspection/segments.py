@@ -19,6 +19,12 @@ from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.inspection.findings import Finding
 from tailrace_broker.storage.inspection.pieces import Piece, pieces_in
 
+_NOTHING_LOST = "no event is in it, and nothing is lost; check the disk, which has changed it"
+_DAMAGED_PADS = {
+    "pad": f"a pad whose fill is not zero: {_NOTHING_LOST}",
+    "damage": f"a pad whose head is damaged: {_NOTHING_LOST}",
+}
+
 
 class SegmentWalk:
     """Goes through a segment and its index side by side. `state`: as a start takes the segment.
@@ -39,16 +45,20 @@ class SegmentWalk:
         found: list[Finding] = []
         index = self._read_index(found)
         check = None if index is None else _IndexCheck(index, self._state.base_offset)
-        texts: list[tuple[int, str]] = []
+        passed = self._passed_positions(index)
+        flaws: list[tuple[int, str, bool]] = []
         end_position = 0
         with self._path.open("rb") as file:
             for piece in self._pieces(file):
                 if check is not None and piece.header is not None:
                     check.take(piece.position, piece.header)
-                texts += [(piece.position, text) for text in self._flaws(piece)]
                 end_position = piece.position + piece.size_bytes
-        found += [Finding(self._path, *text) for text in texts if text[0] not in reported]
-        if check is not None and not (texts or reported):
+                if _is_harmless(piece, passed):
+                    flaws.append((piece.position, _DAMAGED_PADS[piece.kind], False))
+                else:
+                    flaws += [(piece.position, text, True) for text in self._flaws(piece)]
+        found += [Finding(self._path, *flaw) for flaw in flaws if flaw[0] not in reported]
+        if check is not None and not (reported or any(is_bad for *_, is_bad in flaws)):
             end = None if self._is_last else (self._state.end_offset, end_position)
             index_path = self._path.with_suffix(".idx")
             found += [Finding(index_path, 0, text) for text in check.wrong(end)]
@@ -61,6 +71,11 @@ class SegmentWalk:
         except CorruptBatchError as error:
             found.append(Finding(path, 0, f"{error}: a broker writes it again at its next start"))
             return None
+
+    def _passed_positions(self, index: SegmentIndex | None) -> set[int]:
+        """Return where readers go on by an entry, whatever is damaged before it."""
+        entries = self._state.entries if index is None else index.entries
+        return {entry.position for entry in entries}
 
     def _pieces(self, file: BinaryIO) -> Iterator[Piece]:
         """Yield the pieces; of the last segment only those before the log's end.
@@ -85,8 +100,6 @@ class SegmentWalk:
             yield "zeros, where a batch or a pad should be"
         elif piece.kind == "damage":
             yield "no batch and no pad"
-        elif piece.kind == "pad" and not piece.is_whole:
-            yield "a pad whose fill is not zero"
         elif piece.kind == "pad" and end_position % BLOCK_BYTES:
             yield "a pad that does not end with a block"
         elif not piece.is_whole:
@@ -95,6 +108,17 @@ class SegmentWalk:
             if piece.header.append_time_us < self.append_time_us:
                 yield "a batch that was appended before its predecessor"
             self.append_time_us = piece.header.append_time_us
+
+
+def _is_harmless(piece: Piece, passed: Collection[int]) -> bool:
+    """Whether it is a pad that nobody misses: of one with a damaged head readers need an entry.
+
+    Damage that takes events is known, and reported.
+    """
+    end_position = piece.position + piece.size_bytes
+    if end_position % BLOCK_BYTES or piece.is_whole:
+        return False
+    return piece.kind == "pad" or (piece.kind == "damage" and end_position in passed)
 
 
 class _IndexCheck:

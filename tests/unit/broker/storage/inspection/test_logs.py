@@ -10,6 +10,7 @@ from tailrace_broker.codec.segment import SegmentIndex, decode_index, encode_ind
 from tailrace_broker.core.log.journal_replay import NO_FILE, JournaledBatch
 from tailrace_broker.model.damage import Loss
 from tailrace_broker.storage.files.direct_file import write_file_atomically
+from tailrace_broker.storage.inspection import pieces_in
 from tailrace_broker.storage.inspection.logs import check_log
 from tailrace_broker.storage.log.damage_file import record_loss
 from tailrace_broker.storage.log.recovery import LogEvidence
@@ -18,6 +19,8 @@ from tests.support.storage.batches import Event, batch_of, body_of, place_of
 from tests.support.storage.storage import LogFiles, append
 
 BLOCK = 4096
+NOTHING_LOST = "no event is in it, and nothing is lost; check the disk, which has changed it"
+DAMAGED_FILL = f"a pad whose fill is not zero: {NOTHING_LOST}"
 
 
 @pytest.fixture
@@ -62,12 +65,28 @@ def test_damage_that_a_start_passes_over_is_found(files: LogFiles) -> None:
     flip(files.segment(2).with_suffix(".idx"), 40)
 
     assert found_in(files) == [
-        (f"{0:020d}.log", "a pad whose fill is not zero", True),
+        (f"{0:020d}.log", DAMAGED_FILL, False),
         (
             f"{2:020d}.idx",
             "index file: checksum does not match: a broker writes it again at its next start",
             True,
         ),
+    ]
+
+
+def test_damage_before_which_readers_do_not_stop_is_a_pad(tmp_path: Path) -> None:
+    """A start gives the batch behind it an entry of the index; without that readers stop there."""
+    files = LogFiles(tmp_path)
+    writer = files.writer()
+    for number in range(3):
+        append(writer, [b"%d" % number])
+    writer.close()
+    with files.segment().open("rb") as file:
+        pads = [each for each in pieces_in(file, 2 * BLOCK) if each.kind == "pad"]
+    flip(files.segment(), pads[0].position + 4)
+
+    assert found_in(files) == [
+        (f"{0:020d}.log", f"a pad whose head is damaged: {NOTHING_LOST}", False)
     ]
 
 
