@@ -210,20 +210,24 @@ def _format_seconds(seconds: int) -> bytes:
 
 def key_text(key: bytes | None) -> bytes:
     """Return a key as JSON."""
-    if key is None:
-        return b"null"
-    try:
-        return msgspec.json.encode(key.decode())
-    except UnicodeDecodeError:
-        return _base64_text(key)
+    return b"null" if key is None else _text_or_base64(key)
 
 
 def _headers_field(headers: list[tuple[bytes, bytes]]) -> bytes:
     if not headers:
         return b""
     return b',"headers":[%s]' % b",".join(
-        b'{"key":%s,"value":%s}' % (key_text(key), _base64_text(value)) for key, value in headers
+        b'{"key":%s,"value":%s}' % (_text_or_base64(key), _text_or_base64(value))
+        for key, value in headers
     )
+
+
+def _text_or_base64(stored: bytes) -> bytes:
+    """Return UTF-8 as a JSON string, all else as an object: nobody takes one for the other."""
+    try:
+        return msgspec.json.encode(stored.decode())
+    except UnicodeDecodeError:
+        return _base64_text(stored)
 
 
 def _base64_text(value: bytes) -> bytes:

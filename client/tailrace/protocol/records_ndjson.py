@@ -17,17 +17,18 @@ from tailrace.errors import UnexpectedAnswerError
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _BASE64 = rb'\{"base64":"[A-Za-z0-9+/]*=*"\}'
-_KEY = rb"(?:%s|%s)" % (_STRING, _BASE64)
+_TEXT_OR_BASE64 = rb"(?:%s|%s)" % (_STRING, _BASE64)  # of keys and of headers
 # What comes before the value; stateless reads name no topic.
 _HEAD = re.compile(
     rb'\{(?:"topic":(?P<topic>%s),)?"partition":(?P<partition>[0-9]+),"offset":(?P<offset>[0-9]+),'
     rb'"timestamp":"(?P<seconds>[-0-9]+T[0-9:]+)\.(?P<microseconds>[0-9]{6})Z",'
-    rb'"key":(?P<key>null|%s),"value":' % (_STRING, _KEY)
+    rb'"key":(?P<key>null|%s),"value":' % (_STRING, _TEXT_OR_BASE64)
 )
 # All of the end of a line. No value ends so: where a quote begins a string, no backslash is before.
 _HEADERS_START = b',"headers":['
-_HEADERS = re.compile(rb',"headers":\[(?:\{"key":%s,"value":%s\},?)+\]\}' % (_KEY, _BASE64))
-_HEADER = re.compile(rb'\{"key":(%s),"value":(%s)\}' % (_KEY, _BASE64))
+_PAIR = rb'\{"key":(%s),"value":(%s)\}' % (_TEXT_OR_BASE64, _TEXT_OR_BASE64)
+_HEADERS = re.compile(rb',"headers":\[(?:%s,?)+\]\}' % _PAIR)
+_HEADER = re.compile(_PAIR)
 # A value that is not JSON. No JSON value ends so: what is behind the comma is no part of one.
 _ENCODED_VALUE = re.compile(rb'(%s),"valueEncoding":"base64"' % _BASE64)
 
@@ -75,7 +76,7 @@ def _record(line: bytes, topic: str) -> Record:
         int(partition),
         int(offset),
         _seconds(seconds) * 1_000_000 + int(microseconds),
-        None if key == b"null" else _key(key),
+        None if key == b"null" else _stored(key),
         _value(line[head.end() : end]),
         headers,
     )
@@ -88,13 +89,13 @@ def _headers(line: bytes, value_start: int) -> tuple[int, tuple[tuple[str, bytes
         if start >= 0 and _HEADERS.fullmatch(line, start):
             pairs = _HEADER.findall(line, start)
             return start, tuple(
-                (_key(key).decode(errors="surrogateescape"), _unbase64(value))
+                (_stored(key).decode(errors="surrogateescape"), _stored(value))
                 for key, value in pairs
             )
     return len(line) - 1, ()
 
 
-def _key(text: bytes) -> bytes:
+def _stored(text: bytes) -> bytes:
     """A JSON string's UTF-8, or bytes in base64."""
     if text.startswith(b"{"):
         return _unbase64(text)

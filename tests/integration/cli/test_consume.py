@@ -121,7 +121,15 @@ def test_several_topics_are_printed_with_their_names(
     assert [(each["topic"], each["value"]) for each in named] == expected
     assert matching == named
     assert [(each["topic"], each["value"]) for each in last] == expected[2:]
-    assert table[0].split() == ["TOPIC", "PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
+    assert table[0].split() == [
+        "TOPIC",
+        "PARTITION",
+        "OFFSET",
+        "TIMESTAMP",
+        "KEY",
+        "VALUE",
+        "HEADERS",
+    ]
     assert [line.split()[0] for line in table[1:]] == [first] * 3 + [second] * 3
 
 

@@ -112,7 +112,7 @@ def test_one_partition_can_be_followed_as_a_table(shared_broker: RunningBroker, 
             client.produce(topic, b"2", key="k")
             lines.append(process.stdout.readline().split())
 
-    assert lines[0] == [b"PARTITION", b"OFFSET", b"TIMESTAMP", b"KEY", b"VALUE"]
+    assert lines[0] == [b"PARTITION", b"OFFSET", b"TIMESTAMP", b"KEY", b"VALUE", b"HEADERS"]
     assert [[*line[1:2], *line[3:]] for line in lines[1:]] == [
         [b"0", b"k", b"1"],
         [b"1", b"k", b"2"],
@@ -234,7 +234,7 @@ def test_records_are_shown_in_each_form(shared_broker: RunningBroker, topic: str
     table = reported(run("consume", topic, "-o", "table", url=shared_broker.url)).splitlines()
     yaml = reported(run("consume", topic, "-o", "yaml", url=shared_broker.url)).splitlines()
 
-    assert table[0].split() == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
+    assert table[0].split() == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE", "HEADERS"]
     assert table[1].split()[3:] == ["k", '{"a":[1,"x"]}']
     assert yaml[3:] == ["  key: k", "  value:", "    a:", "    - 1", "    - x"]
 

@@ -439,7 +439,7 @@ def test_records_as_json_come_back_as_they_were_sent(
         {
             "key": f"k{n % 5}",
             "value": {"n": n},
-            "headers": [{"key": "h", "value": {"base64": "/w=="}}],
+            "headers": [{"key": "h", "value": {"base64": "/w=="}}, {"key": "h", "value": "wéb"}],
             "timestamp": f"2025-11-24T16:00:{n:02}.000000Z",
         }
         for n in range(20)

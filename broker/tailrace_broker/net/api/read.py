@@ -114,9 +114,8 @@ class LastParameters(Parameters, frozen=True):
 
 
 class RecordAnswer(msgspec.Struct, rename="camel"):
-    """A record; a value that is not JSON, or a key that is not UTF-8, is `{"base64": "…"}`.
-
-    Of such a value `valueEncoding` says so.
+    """A record; bytes are `{"base64": "…"}`: a value that is not JSON (`valueEncoding` says so) and
+    a key, or the key or value of a header, that is not UTF-8.
     """
 
     partition: int

@@ -50,6 +50,7 @@ def columns(*, names_topics: bool = False) -> list[Column]:
         member("TIMESTAMP", "timestamp"),
         Column("KEY", lambda record: _cell(record["key"])),
         Column("VALUE", lambda record: _cell(record["value"])),
+        Column("HEADERS", lambda record: ",".join(map(_header, record.get("headers", ())))),
     ]
 
 
@@ -108,6 +109,10 @@ def _counted(pages: Pages, progress: Progress) -> Iterator[bytes]:
         record_count += page.count(b"\n")
         size_bytes += len(page)
         progress.update(done=record_count, events=record_count, size_bytes=size_bytes)
+
+
+def _header(header: dict[str, object]) -> str:
+    return f"{_cell(header['key'])}={_cell(header['value'])}"
 
 
 def _cell(value: object) -> str:

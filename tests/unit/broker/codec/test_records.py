@@ -180,11 +180,12 @@ def test_values_checked_at_produce_are_not_looked_at_again() -> None:
 
 
 def test_headers_are_shown_when_there_are_some() -> None:
-    headers = [(b"trace", b"\x00"), (b"trace", b"")]
+    headers = [(b"trace", b"\xff"), (b"trace", b""), (b"source", '"wéb"'.encode())]
 
     assert json.loads(line_of(record_of(b"1", headers=headers)))["headers"] == [
-        {"key": "trace", "value": {"base64": "AA=="}},
-        {"key": "trace", "value": {"base64": ""}},
+        {"key": "trace", "value": {"base64": "/w=="}},
+        {"key": "trace", "value": ""},
+        {"key": "source", "value": '"wéb"'},
     ]
     assert "headers" not in json.loads(line_of(record_of(b"1")))
 

@@ -18,6 +18,9 @@ TRICKY_VALUES = [
     b'[{"a":1,"headers":[{"key":"k","value":{"base64":""}}]}]',
     b'{"a":1,"headers":[{"key":"k","value":{"base64":""}}]}',
     b'"\\",\\"headers\\":[{\\"key\\":\\"k\\",\\"value\\":{\\"base64\\":\\"\\"}}]}"',
+    b'[{"a":1,"headers":[{"key":"k","value":"v"}]}]',
+    b'{"a":1,"headers":[{"key":"k","value":"v"}]}',
+    b'"\\",\\"headers\\":[{\\"key\\":\\"k\\",\\"value\\":\\"v\\"}]}"',
     b'{"base64":"MQ=="}',
     b'{"base64":"e30="}',
     b'{"base64":"/w=="}',
@@ -63,8 +66,10 @@ def lines_of(records: list[StoredRecord], *, values_are_json: bool = False) -> b
         ),
         (
             b'"key":null,"value":[1],"headers":[{"key":"a","value":{"base64":"eA=="}},'
-            b'{"key":{"base64":"/w=="},"value":{"base64":""}}]}',
-            Record("flights", 3, 1702, TIME_US, None, b"[1]", (("a", b"x"), ("\udcff", b""))),
+            b'{"key":{"base64":"/w=="},"value":"\\n\xc3\xa9"}]}',
+            Record(
+                "flights", 3, 1702, TIME_US, None, b"[1]", (("a", b"x"), ("\udcff", b"\n\xc3\xa9"))
+            ),
         ),
     ],
 )
@@ -83,7 +88,14 @@ def test_the_last_line_needs_no_end() -> None:
 
 
 @pytest.mark.parametrize("value", TRICKY_VALUES)
-@pytest.mark.parametrize("headers", [[], [(b"k", b"\xff"), (b',"headers":[', b"")]])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [(b"k", b"\xff"), (b',"headers":[', b"")],
+        [(b"k", b',"headers":[{"key":"k","value":""}]}'), (b"k", b'{"base64":"/w=="}')],
+    ],
+)
 def test_values_come_back_as_they_were(
     value: bytes | None, headers: list[tuple[bytes, bytes]]
 ) -> None:

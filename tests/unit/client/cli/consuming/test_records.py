@@ -1,4 +1,4 @@
-"""What `-o json` prints of values that look like bytes."""
+"""What is printed of values that look like bytes, and of headers."""
 
 import pytest
 
@@ -31,3 +31,21 @@ def test_bytes_that_are_text_are_printed_as_text(
     as_output("json", names_topics=False)(iter([line]))
 
     assert capsysbinary.readouterr().out == _HEAD + b'"hi","valueEncoding":"text"}\n'
+
+
+def test_a_table_shows_headers_as_name_and_value(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    headers = (
+        b',"headers":[{"key":"source","value":"web"},{"key":"a","value":{"base64":"/w=="}},'
+        b'{"key":{"base64":"/w=="},"value":"x\\u001b"}]}\n'
+    )
+
+    as_output("table", names_topics=False)(iter([_HEAD + b"1" + headers + _HEAD + b"2}\n"]))
+
+    titles, *rows = [line.split() for line in capsysbinary.readouterr().out.decode().splitlines()]
+    assert titles[-2:] == ["VALUE", "HEADERS"]
+    assert [row[4:] for row in rows] == [
+        ["1", 'source=web,a={"base64":"/w=="},{"base64":"/w=="}="x\\u001b"'],
+        ["2"],
+    ]
