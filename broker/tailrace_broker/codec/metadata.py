@@ -20,6 +20,8 @@ FORMAT_VERSION = 1
 IDENTITY_VERSION = 4  # of `meta.json`, and so of the data directory
 LOG_START_VERSION = 2
 
+RESTORE = "restore the file"
+
 T = TypeVar("T")
 
 
@@ -110,9 +112,11 @@ def encode_inventory(known: KnownFiles) -> bytes:
     return msgspec.json.encode(known) + b"\n"
 
 
-def decode_inventory(stored: bytes) -> KnownFiles:
-    """Read `inventory.json`; CorruptMetadataError."""
-    return _decode(stored, KnownFiles, "inventory.json")
+def decode_inventory(
+    stored: bytes, name: str = "inventory.json", remedy: str = RESTORE
+) -> KnownFiles:
+    """Read `inventory.json`; CorruptMetadataError, which says `remedy` of one that is damaged."""
+    return _decode(stored, KnownFiles, name, remedy=remedy)
 
 
 def encode_log_start(start: LogStart) -> bytes:
@@ -130,9 +134,9 @@ def encode_identity(identity: DiskIdentity) -> bytes:
     return msgspec.json.format(msgspec.json.encode(identity)) + b"\n"
 
 
-def decode_identity(stored: bytes) -> DiskIdentity:
-    """Read `meta.json`; CorruptMetadataError."""
-    return _decode(stored, DiskIdentity, "meta.json", IDENTITY_VERSION)
+def decode_identity(stored: bytes, name: str = "meta.json", remedy: str = RESTORE) -> DiskIdentity:
+    """Read `meta.json`; CorruptMetadataError, which says `remedy` of one that is damaged."""
+    return _decode(stored, DiskIdentity, name, IDENTITY_VERSION, remedy)
 
 
 def encode_deleted(deleted: DeletionMark) -> bytes:
@@ -145,14 +149,20 @@ def decode_deleted(stored: bytes) -> DeletionMark:
     return _decode(stored, DeletionMark, "topic.json")
 
 
-def _decode(stored: bytes, kind: type[T], name: str, known: int = FORMAT_VERSION) -> T:
+def _decode(
+    stored: bytes,
+    kind: type[T],
+    name: str,
+    known: int = FORMAT_VERSION,
+    remedy: str = RESTORE,
+) -> T:
     """CorruptMetadataError: it is damaged, or of another version, whose members may be others."""
     try:
         version = msgspec.json.decode(stored, type=_Versioned).version
         if version == known:
             return msgspec.json.decode(stored, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, CallerError) as error:
-        raise CorruptMetadataError(f"{name} cannot be read: {error}; restore the file") from error
+        raise CorruptMetadataError(f"{name} cannot be read: {error}; {remedy}") from error
     raise CorruptMetadataError(
         f"{name}: format version {version}; this broker reads {known}: start the version of "
         "Tailrace that wrote it, or give the broker an empty data directory"

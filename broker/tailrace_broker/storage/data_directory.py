@@ -240,31 +240,33 @@ def load_identity(data: Path) -> DiskIdentity | None:
     CorruptMetadataError, StorageFailedError.
     """
     path, journal = data / META_FILE, data / "journal"
+    remedy = (
+        f"restore the file from a copy, or move the data away: mv {data} {data}.lost; the broker "
+        "then begins again, empty"
+    )
     with translated_errors(path):
         if path.exists():
-            return decode_identity(path.read_bytes())
+            return decode_identity(path.read_bytes(), str(path), remedy)
         metadata = data / "metadata"
         has_data = any(
             directory.exists() and any(directory.iterdir()) for directory in (metadata, journal)
         )
     if has_data or topic_directories(data):
-        raise CorruptMetadataError(
-            f"{path} is missing, but the directory holds data; restore the file from a copy, or "
-            f"move the data away: mv {data} {data}.lost; the broker then begins again, empty"
-        )
+        raise CorruptMetadataError(f"{path} is missing, but the directory holds data; {remedy}")
     return None
 
 
 def load_inventory(data: Path) -> KnownFiles:
     """Return what must be there, by `inventory.json`. CorruptMetadataError, StorageFailedError."""
     path = data / INVENTORY_FILE
+    remedy = (
+        "restore it from a copy, or make a new one, which can name nothing else that is missing: "
+        f"echo '{{\"version\":1}}' > {path}"
+    )
     with translated_errors(path):
         if path.exists():
-            return decode_inventory(path.read_bytes())
-    raise CorruptMetadataError(
-        f"{path} is missing; restore it from a copy, or make a new one, which can name "
-        f"nothing else that is missing: echo '{{\"version\":1}}' > {path}"
-    )
+            return decode_inventory(path.read_bytes(), str(path), remedy)
+    raise CorruptMetadataError(f"{path} is missing; {remedy}")
 
 
 def restart_of(data: Path, identity: DiskIdentity) -> PreviousEnd:

@@ -295,6 +295,26 @@ def test_an_identity_that_is_unreadable_is_refused_and_kept(
     assert path.read_bytes() == changed
 
 
+def test_a_damaged_identity_is_refused_with_its_path_and_the_ways_on(tmp_path: Path) -> None:
+    DataDirectory(tmp_path).close()
+    data = tmp_path / "data"
+    path = data / "meta.json"
+    stored = path.read_bytes()
+    path.write_bytes(stored[:-5])
+    with pytest.raises(CorruptMetadataError) as damaged:
+        DataDirectory(tmp_path)
+    path.write_bytes(foreign_version(stored))
+    with pytest.raises(CorruptMetadataError) as foreign:
+        DataDirectory(tmp_path)
+
+    assert damaged.value.detail == (
+        f"{path} cannot be read: Input data was truncated; restore the file from a copy, or move "
+        f"the data away: mv {data} {data}.lost; the broker then begins again, empty"
+    )
+    assert foreign.value.detail.startswith(f"{path}: format version ")
+    assert "mv" not in foreign.value.detail
+
+
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("mine")
     with pytest.raises(StorageFailedError, match="/root: "):

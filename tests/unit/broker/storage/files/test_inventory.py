@@ -215,6 +215,20 @@ def test_a_missing_inventory_is_refused_and_can_be_made_again(tmp_path: Path) ->
     DataDirectory(tmp_path).close()
 
 
+def test_a_damaged_inventory_is_refused_with_its_path_and_the_ways_on(tmp_path: Path) -> None:
+    DataDirectory(tmp_path).close()
+    path = tmp_path / "data" / INVENTORY_FILE
+    path.write_bytes(b"{")
+
+    with pytest.raises(CorruptMetadataError) as refused:
+        DataDirectory(tmp_path)
+    assert refused.value.detail == (
+        f"{path} cannot be read: Input data was truncated; restore it from a copy, or make a new "
+        "one, which can name nothing else that is missing: "
+        f"echo '{{\"version\":1}}' > {path}"
+    )
+
+
 def test_a_journal_without_an_identity_is_data(tmp_path: Path) -> None:
     DataDirectory(tmp_path).close()
     (tmp_path / "data" / "meta.json").unlink()
