@@ -33,6 +33,7 @@ from tailrace_broker.model.errors import (
     RingRefusedError,
     StoredDataError,
     TailraceError,
+    TopicNotFoundError,
 )
 from tailrace_broker.model.group import GROUPS_TOPIC, Confirmation, Subscription, TopicPartition
 from tailrace_broker.model.ring_state import RingState
@@ -428,7 +429,13 @@ class Groups:
                 check_topic_name(name)
         need = self._topics.find_or_create if creates else self._topics.find_committed
         for name in wanted.topics:
-            await need(name)
+            try:
+                await need(name)
+            except TopicNotFoundError as error:
+                if creates or not self._topics.auto_create:
+                    raise
+                remedy = f"{error.detail}, or register with createTopics=true"
+                raise TopicNotFoundError(remedy, topic=name) from error
 
 
 def _still_loading() -> NotReadyError:

@@ -88,7 +88,7 @@ class Topics:
         """
         self.is_ready = False
         self.is_time_sure: Callable[[], bool] = lambda: True
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._directory = directory
         self._io = io
         self._now_us = now_us
@@ -393,7 +393,7 @@ class Topics:
         return NotReadyError("the broker is recovering its data, or stopping")
 
     def _not_found(self, topic: str) -> TopicNotFoundError:
-        reason = "" if self._auto_create else " (autoCreateTopics is off)"
+        reason = "" if self.auto_create else " (autoCreateTopics is off)"
         return TopicNotFoundError(
             f'topic "{topic}" does not exist{reason}; create it with POST /v1/topics', topic=topic
         )
@@ -474,7 +474,7 @@ class Topics:
         """First produce to an unknown topic."""
         try:
             check_topic_name(topic)
-            if not self._auto_create:
+            if not self.auto_create:
                 raise self._not_found(topic)
         except TailraceError as error:
             use(None, error, False)

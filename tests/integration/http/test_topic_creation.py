@@ -196,7 +196,10 @@ def test_a_registration_creates_its_topic_when_it_says_so_or_is_at_polarstreams_
         assert answer.status == 200
     else:
         assert problem(answer) == (404, "topic-not-found")
-        detail = f'topic "{topic}" does not exist; create it with POST /v1/topics'
+        detail = (
+            f'topic "{topic}" does not exist; create it with POST /v1/topics, or register with '
+            "createTopics=true"
+        )
         assert document(answer)["detail"] == detail
 
 

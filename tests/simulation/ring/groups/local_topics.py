@@ -40,6 +40,7 @@ class LocalTopics:
         create: Callable[[CreateTopic], None],
     ) -> None:
         """`create` has a topic created, sooner, later or never."""
+        self.auto_create = True
         self._create = create
         self._is_creating = False
         self.local = self

@@ -283,7 +283,7 @@ async def test_who_is_not_registered_or_registered_otherwise_is_reported(tmp_pat
         groups = broker.groups
         with pytest.raises(ConsumerNotRegisteredError):
             await groups.poll("c1", NOTHING, 0)
-        with pytest.raises(TopicNotFoundError):
+        with pytest.raises(TopicNotFoundError, match=r"create it with POST /v1/topics$"):
             await groups.register(wanted(topics=("unknown",)))
         with pytest.raises(GroupNotFoundError):
             groups.view("g")
