@@ -17,6 +17,20 @@ Settings = TypeVar("Settings", bound="BaseSettings")
 VALUE_CHARACTERS_MAX = 60
 # Read by clients, which may run in the same environment.
 CLIENT_VARIABLES = ("TAILRACE_URL", "TAILRACE_TOKEN", "TAILRACE_CA_FILE")
+# What each topic has, and somebody may take for settings of a broker; by the protocol's names.
+TOPIC_SETTINGS = (
+    "partitions_per_range",
+    "json_check",
+    "compression",
+    "durability",
+    "flush_ms",
+    "flush_bytes",
+    "linger_ms",
+    "linger_bytes",
+    "retention_ms",
+    "retention_bytes",
+    "min_in_sync_replicas",
+)
 # What Kubernetes sets in a pod for each Service of its namespace: of one that is named `tailrace`,
 # TAILRACE_SERVICE_HOST, TAILRACE_PORT=tcp://10.96.0.7:9250, TAILRACE_PORT_9250_TCP_ADDR and others.
 _SERVICE_LINK = re.compile(
@@ -127,6 +141,8 @@ def _digits(bound: float) -> str:
 
 def _nearest(server: Server, name: str) -> str:
     word = name.upper().removeprefix(server.prefix)
+    if word.partition("_")[0].lower() in {each.partition("_")[0] for each in TOPIC_SETTINGS}:
+        return ": each topic has its own (tailrace topic create)."
     known = [each.upper() for each in server.names]
     return close_to(word, known, prefix=server.prefix, end="?") or "."
 

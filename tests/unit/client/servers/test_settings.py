@@ -1,15 +1,17 @@
 """Variables that are no settings, and settings with a wrong value: what is said of each."""
 
 import os
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tailrace.cli.main import ENVIRONMENT
+from tailrace.protocol.requests import TopicSettings
 from tailrace.servers.settings import (
     CLIENT_VARIABLES,
+    TOPIC_SETTINGS,
     Server,
     WrongSettingsError,
     read_settings,
@@ -44,6 +46,20 @@ def test_an_unknown_setting_is_named_with_the_nearest_one() -> None:
         "APP_PORTS is no setting of a server; did you mean APP_PORT? All are in docs/app.md",
         "app_xyz is no setting of a server. All are in docs/app.md",
     ]
+
+
+@pytest.mark.parametrize("word", ["RETENTION", "RETENTION_HOURS", "partitions", "LINGER_MS"])
+def test_what_each_topic_has_is_no_setting_of_a_server(word: str) -> None:
+    server = SERVER._replace(names=("delete_retention_ms",))
+
+    assert unknown_settings(server, {f"APP_{word}": "1"}) == [
+        f"APP_{word} is no setting of a server: each topic has its own (tailrace topic create). "
+        "All are in docs/app.md"
+    ]
+
+
+def test_all_settings_of_topics_are_known_as_such() -> None:
+    assert set(TOPIC_SETTINGS) == set(get_type_hints(TopicSettings))
 
 
 @pytest.mark.parametrize(
