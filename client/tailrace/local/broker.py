@@ -223,7 +223,8 @@ def check_listeners_are_free(port: int, listeners: Iterable[int]) -> None:
 
 def is_in_use(data_dir: Path) -> bool:
     """Whether a broker runs on this directory, whoever has started it: it holds a lock there."""
-    with suppress(FileNotFoundError), (data_dir / "lock").open() as lock:
+    absent = (FileNotFoundError, NotADirectoryError, PermissionError)  # whoever starts here says it
+    with suppress(*absent), (data_dir / "lock").open() as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -243,6 +243,12 @@ class LocalRing:
         ordinals = range(max(self._broker_count, self._joining))
         is_ring = len(ordinals) > 1
         for ordinal in ordinals:  # before anything is written: a start that fails leaves nothing
+            if is_in_use(self.top / str(ordinal)):
+                raise TailraceError(
+                    f"broker {ordinal} of {self.top} runs already: end it first, or choose another "
+                    "directory with --data"
+                )
+        for ordinal in ordinals:
             check_ports_are_free(self.port + PORT_STRIDE * ordinal, has_peers=is_ring)
         for each in [self.top, *(self.top / str(ordinal) for ordinal in ordinals)]:
             make_directory(each)

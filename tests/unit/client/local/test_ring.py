@@ -1,5 +1,6 @@
 """What `tailrace dev` keeps on disk of a ring, and how it starts one, without a broker."""
 
+import fcntl
 import json
 import socket
 import stat
@@ -238,6 +239,19 @@ def test_where_a_port_is_taken_nothing_is_left(tmp_path: Path) -> None:
                 LocalRing(tmp_path / "top", broker_count=broker_count, port=port)._prepare()
 
     assert not (tmp_path / "top").exists()
+
+
+@pytest.mark.parametrize("running", ["0", "2"])
+def test_a_ring_whose_broker_runs_keeps_its_port(tmp_path: Path, running: str) -> None:
+    """`tailrace dev start` reads it."""
+    text = '{"brokers": 3, "port": 9250}'
+    begin(with_data(tmp_path, text), "1", "2")
+    with (tmp_path / running / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TailraceError, match=f"broker {running} of .* runs already: .*--data"):
+            LocalRing(tmp_path, broker_count=3, port=free_ring_port(3))._prepare()
+
+    assert (tmp_path / RING_FILE).read_text() == text
 
 
 @pytest.mark.parametrize(
