@@ -1,6 +1,7 @@
 """A broker of a ring is killed: what the command line says of its partitions, and of copies."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,21 @@ def test_a_dead_brokers_partitions_are_not_shown_as_open(tmp_path: Path) -> None
     assert [line.split()[-1] for line in table[2:]] == ["open", "waiting", "open"]
     states = [partition_detail["state"] for partition_detail in document["partitionDetails"]]
     assert states == [row["state"] for row in offsets] == ["open", "waiting", "open"]
+
+
+def test_the_doctor_calls_no_range_led_when_most_of_the_voters_are_away(tmp_path: Path) -> None:
+    with founded_ring(tmp_path) as ring:
+        url = ring.brokers[2].url
+        for ordinal in (0, 1):
+            ring.kill(ordinal)
+        checked = run("doctor", url=url)
+
+    lines = checked.stdout.decode().splitlines()
+    assert checked.returncode == 1
+    assert any(
+        re.match(r"✗ ranges +not known which have a leader: .* must be up .*; start the", line)
+        for line in lines
+    ), lines
 
 
 def test_consume_prints_what_can_be_read_and_then_names_the_partitions_that_cannot(

@@ -12,12 +12,14 @@ from tailrace.cli.checking.damage_checks import (
     damage_check,
     damaged_partitions,
     range_check,
+    unknown_range_check,
 )
 from tailrace.cli.checking.group_checks import group_checks
 from tailrace.cli.lib.options import short_size
 from tailrace.cli.lib.ring_rows import filled_in, is_own
-from tailrace.errors import TailraceError
+from tailrace.errors import ProblemError, TailraceError
 from tailrace.extras import install_command
+from tailrace.sansio.routing import broker_urls
 from tailrace.spark.java import JAVA_MAJOR_MIN, can_run_spark, java_version
 from tailrace.sync import Client
 from tailrace.values import BrokerStatus, PartitionDetails, RingStatus
@@ -42,7 +44,7 @@ def broker_checks(client: Client) -> list[Check]:
     damaged = damaged_partitions(client, status)
     return [
         *ring_checks(client.url, status, skew_us=skew_us, damaged=damaged),
-        _range_check(client),
+        checked_ranges(client, status),
         *group_checks(client, now_us=status.now_us),
     ]
 
@@ -79,6 +81,24 @@ def ring_checks(
             yield check._replace(name=prefix + check.name)
 
 
+def checked_ranges(client: Client, status: RingStatus) -> Check:
+    """Of all that is committed: a broker that is cut off would show what has been.
+
+    Of brokers behind one address only those are silent that the ring does not hear.
+    """
+    are_asked = bool(broker_urls(client.url, status))
+    others = (each for each in status.brokers if not is_own(each))
+    silent = {each.ordinal for each in others if are_asked or not each.alive}
+    try:
+        return range_check(client.ring(consistent=True), silent)
+    except ProblemError as error:
+        if error.type == "not-agreed":
+            return unknown_range_check(error.detail)
+        return Check(FAILED, "ranges", str(error))
+    except TailraceError as error:
+        return Check(FAILED, "ranges", str(error))
+
+
 def java_check(version: str | None) -> Check:
     """Of Spark's Java; None: there is none."""
     if version is not None and can_run_spark(version):
@@ -102,13 +122,6 @@ def open_files_check(limit: int) -> Check:
             f"{limit:,} are few for a broker started here: ulimit -n {OPEN_FILES_MIN}",
         )
     return Check(OK, "open files", f"up to {limit:,}")
-
-
-def _range_check(client: Client) -> Check:
-    try:
-        return range_check(client.ring())
-    except TailraceError as error:
-        return Check(FAILED, "ranges", str(error))
 
 
 def _of_broker(

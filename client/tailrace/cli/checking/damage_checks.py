@@ -1,7 +1,7 @@
 """The checks of `tailrace doctor` on data: what of it is damaged, and ranges without a leader."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 
 from tailrace.cli.checking.check import FAILED, OK, Check, shown_names
@@ -48,14 +48,23 @@ def damage_check(broker: BrokerStatus, partitions: Sequence[tuple[str, Partition
     return Check(FAILED, "partitions", ": ".join(parts))
 
 
-def range_check(ring: RingDetails) -> Check:
-    """FAILED when no broker leads a range that takes events, or has all of one that is sealed."""
+def range_check(ring: RingDetails, silent: Container[int] = ()) -> Check:
+    """FAILED when no broker leads a range that takes events, or has all of one that is sealed.
+
+    `ring`: all that is committed. `silent`: brokers that do not answer; a range that one of them
+    leads may have no working leader.
+    """
     headless = [range_ for range_ in ring.ranges if range_.state in _NO_LEADER]
     lost = [range_ for range_ in ring.ranges if range_.complete == ()]
     if lost and not headless:
         names = shown_names([f"range {each.id}" for each in lost])
         remedy = start_or_accept(lost[0])
         return Check(FAILED, "ranges", f"no broker has all of {names} (sealed): {remedy}")
+    unheard = [each for each in ring.ranges if each.leader in silent and each.state != "sealed"]
+    if unheard and not headless:
+        names = shown_names([f"range {each.id} (broker {each.leader})" for each in unheard])
+        remedy = "start it, or see its log"
+        return Check(FAILED, "ranges", f"the leader of {names} does not answer: {remedy}")
     if not headless:
         return Check(OK, "ranges", f"{counted(len(ring.ranges), 'range')}, none without a leader")
     names = shown_names([f"range {each.id} ({each.state})" for each in headless])
@@ -64,6 +73,16 @@ def range_check(ring: RingDetails) -> Check:
     if waiting is not None:
         remedy = start_or_accept(waiting)
     return Check(FAILED, "ranges", f"no broker leads {names}: {remedy}")
+
+
+def unknown_range_check(detail: str) -> Check:
+    """Return the check that fails when the voters could not say what is committed."""
+    return Check(
+        FAILED,
+        "ranges",
+        f"not known which have a leader: {detail}; start the voters that are away (tailrace ring "
+        "status names them)",
+    )
 
 
 def start_or_accept(one: RangeDetails) -> str:

@@ -2,14 +2,17 @@
 
 import dataclasses
 import resource
+from typing import Any
 
 import pytest
 
 from tailrace import __version__
 from tailrace.cli.checking.check import FAILED, OK, SIGNS, WARNING, Check
-from tailrace.cli.checking.checks import java_check, open_files_check, ring_checks
+from tailrace.cli.checking.checks import checked_ranges, java_check, open_files_check, ring_checks
 from tailrace.cli.checking.group_checks import lag_check, loss_checks
+from tailrace.errors import ProblemError
 from tailrace.protocol.group_values import GroupInfo
+from tailrace.protocol.ring_values import RangeDetails, RingDetails, RingMetadata
 from tailrace.values import Ring, RingStatus
 from tests.support.ring.rings import BROKER
 
@@ -193,3 +196,69 @@ def test_groups_that_lost_records_to_retention_are_a_warning(
     assert [(each.state, each.name) for each in checks] == [(WARNING, "retention")] * len(details)
     for check, detail in zip(checks, details, strict=True):
         assert check.detail.startswith(detail)
+
+
+class RingClient:
+    """Of broker 0 of a ring of three, which answers, or cannot, for what is committed."""
+
+    url = URL
+
+    def __init__(self, error: ProblemError | None = None) -> None:
+        self._error = error
+
+    def ring(self, *, consistent: bool = False) -> RingDetails:
+        """With every range led, as this broker has last heard it."""
+        if consistent and self._error is not None:
+            raise self._error
+        ranges = tuple(
+            RangeDetails(each, "0", "0", 1, each, (0, 1, 2), (), "open") for each in range(3)
+        )
+        metadata = RingMetadata(1, None, (0, 1, 2), (), 1, 1)
+        return RingDetails("r", "member", "id", 3, 3, 3, metadata, (), ranges, None)
+
+
+@pytest.mark.parametrize(
+    ("error_type", "detail"),
+    [
+        (
+            "not-agreed",
+            "not known which have a leader: not within 5 s; start the voters that are away "
+            "(tailrace ring status names them)",
+        ),
+        ("not-ready", "No: not within 5 s"),
+    ],
+)
+def test_ranges_that_the_voters_do_not_confirm_are_not_called_led(
+    error_type: str, detail: str
+) -> None:
+    error = ProblemError(type=error_type, title="No", status=503, detail="not within 5 s")
+    client: Any = RingClient(error)
+
+    assert checked_ranges(client, STATUS) == Check(FAILED, "ranges", detail)
+
+
+@pytest.mark.parametrize(
+    ("names", "heard", "silent"),
+    [
+        (("a", "b", "c"), (True, True), "range 1 (broker 1), range 2 (broker 2)"),
+        (("a", "a", "a"), (True, False), "range 2 (broker 2)"),
+        (("a", "a", "a"), (True, True), None),
+    ],
+    ids=["nobody answers", "behind one address, and one is down", "behind one address"],
+)
+def test_only_a_leader_that_was_asked_or_is_not_heard_is_silent(
+    names: tuple[str, ...], heard: tuple[bool, bool], silent: str | None
+) -> None:
+    others = (
+        dataclasses.replace(BROKER, ordinal=ordinal, up_seconds=None, alive=is_heard)
+        for ordinal, is_heard in enumerate(heard, 1)
+    )
+    status = dataclasses.replace(STATUS, length=3, names=names, brokers=(BROKER, *others))
+    client: Any = RingClient()
+
+    check = checked_ranges(client, status)
+    if silent is None:
+        assert check == Check(OK, "ranges", "3 ranges, none without a leader")
+    else:
+        assert check.state == FAILED
+        assert check.detail.startswith(f"the leader of {silent} does not answer")

@@ -115,3 +115,15 @@ def test_a_sealed_range_of_which_no_broker_has_all_is_wrong() -> None:
         "no broker has all of range 2 (sealed): start broker 2 with the data that it had; where "
         "that is lost for good: tailrace ring accept-loss 2 --broker 2",
     )
+
+
+def test_a_range_whose_leader_does_not_answer_is_not_taken_for_one_that_is_led() -> None:
+    ring = ring_of("open", "open", "sealed")
+    led = [replace(each, leader=number) for number, each in enumerate(ring.ranges)]
+
+    assert range_check(replace(ring, ranges=tuple(led)), silent={1, 2}) == Check(
+        FAILED,
+        "ranges",
+        "the leader of range 1 (broker 1) does not answer: start it, or see its log",
+    )
+    assert range_check(replace(ring, ranges=tuple(led)), silent={2, 3}).state == OK
