@@ -14,7 +14,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
@@ -223,7 +223,7 @@ class LocalRing:
         return broker.is_running() or is_in_use(broker.data_dir)
 
     def _prepare(self) -> None:
-        """TailraceError: the data belongs to a different ring, or a broker's own."""
+        """TailraceError: the data belongs to a different ring, is a broker's own, or is lost."""
         if (self.top / "data" / "meta.json").exists():
             raise TailraceError(
                 f"{self.top} is a broker's own directory: choose another with --data, which will "
@@ -240,6 +240,7 @@ class LocalRing:
                 f"tailrace ring {verb} --brokers {self._broker_count}; or choose another directory "
                 "with --data"
             )
+        _check_data_is_there(self.top)
         ordinals = range(max(self._broker_count, self._joining))
         is_ring = len(ordinals) > 1
         for ordinal in ordinals:  # before anything is written: a start that fails leaves nothing
@@ -449,6 +450,22 @@ def missing_members(top: Path) -> list[tuple[Path, str]]:
     ]
 
 
+def _check_data_is_there(top: Path) -> None:
+    """TailraceError: no broker of the ring has its data any more, so that it would begin again.
+
+    Where one has it, the others heal from that. A start that failed leaves empty directories, and
+    data that was moved to `data.lost`, as a broker proposes it, is given up.
+    """
+    try:
+        directories = [top / str(ordinal) for ordinal in range(_count_in(top / RING_FILE))]
+    except (FileNotFoundError, TailraceError):
+        return
+    has_begun = any(not each.exists() or _has_data(each) for each in directories)
+    has_data = any((each / name).is_dir() for each in directories for name in ("data", "data.lost"))
+    if has_begun and not has_data:
+        raise _lost_data(top, [each / "data" for each in directories])
+
+
 def _count_in(file: Path) -> int:
     """FileNotFoundError; TailraceError: it cannot be read, or does not say it."""
     try:
@@ -483,6 +500,16 @@ def _unsaid_count(top: Path) -> TailraceError:
     return TailraceError(
         f'{top / RING_FILE} does not say how many brokers there are: write {{"brokers": N}} into '
         f"it, as many as there are directories beside it; at most {BROKERS_MAX}"
+    )
+
+
+def _lost_data(top: Path, missing: Sequence[Path]) -> TailraceError:
+    is_one = len(missing) == 1
+    return TailraceError(
+        f"{', '.join(map(str, missing))} {'is' if is_one else 'are'} missing, but "
+        f"{top / RING_FILE} says that the ring had its data there: restore "
+        f"{'it from a copy' if is_one else 'them from copies'}; or give the events up: mkdir -p "
+        f"{missing[0]}; the ring then begins again, empty"
     )
 
 

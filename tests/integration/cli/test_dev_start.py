@@ -12,7 +12,7 @@ import pytest
 from tailrace.cli.main import VERBS
 from tailrace.sync import Client
 from tests.support.broker.fixtures import free_port_base, free_ring_port
-from tests.support.cli.commands import TIMEOUT_S, assert_fails, run
+from tests.support.cli.commands import TIMEOUT_S, assert_fails, reported, run
 from tests.support.cli.dev import Dev, end_by_hand, running, started
 
 pytestmark = pytest.mark.integration
@@ -84,6 +84,30 @@ def test_without_a_ring_the_way_to_one_is_named(tmp_path: Path) -> None:
 
     assert_fails(empty, 1, "ring holds no ring of several brokers; start one: tailrace dev .*")
     assert_fails(single, 1, "ring holds one broker; start it: tailrace dev --data ring")
+
+
+@pytest.mark.parametrize("lost", ["0", "0/data"])
+def test_a_broker_alone_that_has_lost_its_data_begins_again_only_when_told_to(
+    tmp_path: Path, lost: str
+) -> None:
+    with running(tmp_path, port=free_port_base()) as dev:
+        reported(run("produce", "kept", "{}", url=dev.url(0)))
+        end_by_hand(dev)
+    shutil.rmtree(tmp_path / "ring" / lost)
+    refused = run("dev", "--data", "ring", "--port", str(dev.port), cwd=tmp_path)
+    (tmp_path / "ring" / "0" / "data").mkdir(parents=True)
+    with running(tmp_path, port=dev.port) as dev:
+        with Client(dev.url(0), timeout_s=TIMEOUT_S) as client:
+            topics = client.topics()
+        end_by_hand(dev)
+
+    assert_fails(
+        refused,
+        1,
+        "ring/0/data is missing, but ring/ring.json says that the ring had its data there: restore "
+        "it from a copy; or give the events up: mkdir -p ring/0/data; the ring then begins again",
+    )
+    assert topics == []
 
 
 @pytest.mark.parametrize(

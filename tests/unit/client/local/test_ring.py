@@ -241,6 +241,51 @@ def test_where_a_port_is_taken_nothing_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / "top").exists()
 
 
+@pytest.mark.parametrize(
+    ("count", "names", "said"),
+    [
+        (
+            1,
+            ("0/lock",),
+            "0/data is missing, .*ring.json says .* it from a copy; .*: mkdir -p .*0/",
+        ),
+        (
+            1,
+            (),
+            "0/data is missing, .*ring.json says .* it from a copy; .*: mkdir -p .*0/data; the",
+        ),
+        (2, ("0/lock", "1/ring.json"), "0/data, .*1/data are missing, .* them from copies; or "),
+    ],
+)
+def test_a_ring_that_has_lost_all_of_its_data_does_not_begin_again_unasked(
+    tmp_path: Path, count: int, names: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / RING_FILE).write_text(json.dumps({"brokers": count}))
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    before = sorted(tmp_path.rglob("*"))
+    ring = LocalRing(tmp_path, broker_count=count, port=free_ring_port(count))
+
+    with pytest.raises(TailraceError, match=said):
+        ring._prepare()
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "0" / "data").mkdir(parents=True)
+    ring._prepare()
+
+
+@pytest.mark.parametrize("name", ["2/data", "0/data.lost"])
+def test_a_ring_starts_with_one_broker_s_data_or_with_none_that_was_given_up(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / RING_FILE).write_text('{"brokers": 3}')
+    (tmp_path / name).mkdir(parents=True)
+    ring = LocalRing(tmp_path, broker_count=3, port=free_ring_port(3))
+
+    ring._prepare()
+    assert len(ring.brokers) == 3
+
+
 @pytest.mark.parametrize("running", ["0", "2"])
 def test_a_ring_whose_broker_runs_keeps_its_port(tmp_path: Path, running: str) -> None:
     """`tailrace dev start` reads it."""
