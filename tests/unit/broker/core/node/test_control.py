@@ -805,6 +805,19 @@ def test_the_only_copy_is_led_by_who_is_full(health: Health) -> None:
     world.until(lambda: restarted.leads(0) == 2)
 
 
+def test_a_range_whose_copies_are_all_on_full_disks_waits_for_room() -> None:
+    world = founded()
+    world.kill(0)
+    rest = list(world.controls.values())
+    for control in rest:
+        world.do(control, Health(is_full=True))
+    world.pass_ms(20_000)
+    assert [control.leads(0) for control in rest] == [None, None]
+
+    world.do(rest[1], Health())
+    world.until(lambda: rest[1].leads(0) == 2)
+
+
 def test_a_fenced_broker_asks_for_no_range() -> None:
     world = founded()
     follower = follower_of(world)

@@ -127,6 +127,14 @@ def test_a_disk_votes_once_in_a_term_over_a_restart_too() -> None:
     assert sent(same) == [VoteAnswered(1, C, True)]
 
 
+def test_a_vote_that_is_asked_for_late_leaves_the_leader_of_its_term() -> None:
+    world = World()
+    world.nodes[1].step(Received(append(1)))
+    world.nodes[1].step(Received(VoteAsked(1, C, FIRST)))
+
+    assert (world.rules["vote.granted"], world[1].leader) == (1, A)
+
+
 def test_a_vote_that_did_not_reach_the_disk_was_never_reported() -> None:
     world = World()
     node = world.nodes[2]
