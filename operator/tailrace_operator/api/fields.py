@@ -44,15 +44,13 @@ class Rule:
     """A rule in CEL, of a field whose annotation has it.
 
     `message` is a text, `message_expression` an expression that makes one.
-    `field`: below the place of the rule, as in `.topicName`; the error names it. `on_create`: it
-    holds for what is new, and is not asked again of what is changed (`oldSelf` is an optional).
+    `field`: below the place of the rule, as in `.topicName`; the error names it.
     """
 
     rule: str
     message: str | None = None
     message_expression: str | None = None
     field: str | None = None
-    on_create: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return the rule as a CRD has it."""
@@ -61,7 +59,6 @@ class Rule:
             "message": self.message,
             "messageExpression": self.message_expression,
             "fieldPath": self.field,
-            "optionalOldSelf": self.on_create or None,
         }
         return {name: value for name, value in given.items() if value is not None}
 

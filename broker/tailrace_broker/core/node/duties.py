@@ -242,8 +242,8 @@ def ranges_to_lead(
     mine: Registration,
     is_alive: Callable[[int], bool],
     *,
-    is_fit: Callable[[int], bool] = lambda _: True,
-    may_suspect: bool = True,
+    is_fit: Callable[[int], bool],
+    may_suspect: bool,
 ) -> Iterator[Lead]:
     """Ranges that nobody leads, or somebody who seems dead or is fenced, and this broker should.
 

@@ -42,7 +42,7 @@ def list_groups(*, output: str, url: str | None) -> None:
         _number("LAG", "lag"),
         _number("LOST", "lost"),
         Column("STATE", lambda each: each["state"] + (", damaged" if each["lag"] is None else "")),
-        _age("OLDEST UNREAD", "oldestUnread"),
+        _oldest_unread(),
     ]
     with connect(url) as client:
         documents = [to_document(group) for group in client.groups()]
@@ -176,7 +176,7 @@ def _partition_columns() -> "list[Column]":
         _number("LAG", "lag"),
         _number("LOST", "lost"),
         member("STATE", "state"),
-        _age("OLDEST UNREAD", "oldestUnread"),
+        _oldest_unread(),
         member("CONSUMER", "consumer"),
     ]
 
@@ -199,13 +199,14 @@ def _number(title: str, name: str) -> "Column":
     return Column(title, lambda each: NONE if each[name] is None else f"{each[name]:,}")
 
 
-def _age(title: str, name: str) -> "Column":
+def _oldest_unread() -> "Column":
     from tailrace.cli.lib.output import NONE, Column, short_duration
 
     def cell(document: Any) -> str:
-        return NONE if document[name] is None else short_duration(age_s(document[name]))
+        time = document["oldestUnread"]
+        return NONE if time is None else short_duration(age_s(time))
 
-    return Column(title, cell)
+    return Column("OLDEST UNREAD", cell)
 
 
 # --- types of values ------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What a broker owes the ring, case by case."""
 
+from collections.abc import Callable
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -50,7 +51,19 @@ def fenced(state: RingState, ordinal: int) -> RingState:
 
 
 def leads_of(state: RingState, ordinal: int, alive: set[int]) -> list[Lead]:
-    return list(ranges_to_lead(state, state.brokers[ordinal], alive.__contains__))
+    return leads(state, ordinal, alive.__contains__)
+
+
+def leads(
+    state: RingState,
+    ordinal: int,
+    is_alive: Callable[[int], bool],
+    *,
+    is_fit: Callable[[int], bool] = lambda _: True,
+    may_suspect: bool = True,
+) -> list[Lead]:
+    mine = state.brokers[ordinal]
+    return list(ranges_to_lead(state, mine, is_alive, is_fit=is_fit, may_suspect=may_suspect))
 
 
 def test_a_new_range_is_led_by_its_natural_leader_whoever_was_heard_of() -> None:
@@ -106,27 +119,25 @@ def test_a_fenced_leader_is_taken_over_from_though_it_answers() -> None:
 def test_who_is_isolated_leads_where_nobody_else_can() -> None:
     state = led_by(ring_of(3), 0, None)
 
-    def leads(ordinal: int, fit: set[int]) -> bool:
-        mine, is_alive = state.brokers[ordinal], {1, 2}.__contains__
-        found = ranges_to_lead(state, mine, is_alive, is_fit=fit.__contains__)
+    def leads_it(ordinal: int, fit: set[int]) -> bool:
+        found = leads(state, ordinal, {1, 2}.__contains__, is_fit=fit.__contains__)
         return any(each.range_id == 0 for each in found)
 
-    assert not leads(1, {2})
-    assert leads(2, {2})
-    assert leads(1, set())
-    assert leads(1, {1, 2})
+    assert not leads_it(1, {2})
+    assert leads_it(2, {2})
+    assert leads_it(1, set())
+    assert leads_it(1, {1, 2})
 
 
 def test_who_has_just_begun_to_listen_takes_nobody_for_dead() -> None:
     """But for a broker that the ring has fenced."""
     state = led_by(ring_of(3), 0, 0)
 
-    def leads(tried: RingState) -> list[int]:
-        found = ranges_to_lead(tried, tried.brokers[1], {2}.__contains__, may_suspect=False)
-        return [each.range_id for each in found]
+    def led(tried: RingState) -> list[int]:
+        return [each.range_id for each in leads(tried, 1, {2}.__contains__, may_suspect=False)]
 
-    assert leads(state) == [1]
-    assert leads(fenced(state, 0)) == [0, 1]
+    assert led(state) == [1]
+    assert led(fenced(state, 0)) == [0, 1]
 
 
 def test_a_takeover_is_one_and_a_hand_over_is_none() -> None:
