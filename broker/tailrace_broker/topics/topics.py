@@ -49,6 +49,7 @@ from tailrace_broker.storage.files.direct_file import sync_file_system
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.log.damage_file import record_loss
+from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.trash import not_in_trash
 from tailrace_broker.topics.hosted_topic import HostedTopic
@@ -302,12 +303,8 @@ class Topics:
         log = hosted.log_of(partition)
         lost = log.lost_end
         if lost is None:
-            raise NothingLostError(
-                f'partition {partition} of topic "{name}" takes events, or is sealed, and has lost '
-                "nothing that has to be accepted",
-                topic=name,
-                partition=partition,
-            )
+            detail = _whole_end_text(log, self._directory.identity.ordinal)
+            raise NothingLostError(detail, topic=name, partition=partition)
         if not dry_run:
             loss = Loss(lost.first_offset, lost.next_offset, self._now_us())
             await self._io.run(partial(record_loss, log.place.directory, loss))
@@ -526,3 +523,20 @@ class Topics:
         uses = self._creations.pop(topic)
         for index, use in enumerate(uses):  # the first one has created it for all
             use(None if error else found, error, is_new and index == 0)
+
+
+def _whole_end_text(log: PartitionLog, ordinal: int) -> str:
+    """Why there is no end to give up; offsets before it are given up with the range."""
+    place = log.place
+    whose = f'partition {place.partition} of topic "{place.topic}"'
+    damages = [each for each in log.quarantined if not each.is_accepted]
+    if not damages:
+        return f"{whose} takes events, or is sealed, and has lost nothing that has to be accepted"
+    first, *others = damages
+    more = f" and {len(others)} more" if others else ""
+    return (
+        f"{whose} has not lost its end, but cannot read offsets {first.first_offset}-"
+        f"{first.end_offset - 1}{more}: restore the files that the broker's log names, and start "
+        f"it again; or give up the offsets of range {place.range_id}: tailrace ring accept-loss "
+        f"{place.range_id} --broker {ordinal}"
+    )

@@ -17,7 +17,7 @@ from tailrace.protocol.murmur3 import token
 from tailrace.sync import Client
 from tests.support.broker.fixtures import RunningBroker, start_broker
 from tests.support.broker.metrics import wait_for_metric
-from tests.support.cli.commands import TIMEOUT_S, reported, run, started
+from tests.support.cli.commands import TIMEOUT_S, assert_fails, reported, run, started
 from tests.support.groups.consumers import FORM_NAMES, FORMS, got, poll, register
 from tests.support.http.http11 import Connection, document, get, read_listeners
 from tests.support.storage.damaged import flip, stored_batches
@@ -157,6 +157,21 @@ def test_doctor_names_the_partitions_and_the_offsets(broker: RunningBroker) -> N
         'partition 1 of topic "t" (offsets 1000-1999 and 1 more): restore the files that the '
         "broker's log names, and start it again; or give up the offsets of range 0: "
         "tailrace ring accept-loss 0 --broker 0"
+    )
+
+
+def test_a_partition_that_has_its_end_names_the_command_for_its_damaged_offsets(
+    broker: RunningBroker,
+) -> None:
+    """The one that the doctor names."""
+    refused = run("topic", "accept-loss", "t", "1", url=broker.url)
+
+    assert_fails(
+        refused,
+        1,
+        'End not lost: partition 1 of topic "t" has not lost its end, but cannot read offsets '
+        r"1000-1999 and 1 more: .*; or give up the offsets of range 0: tailrace ring accept-loss 0 "
+        "--broker 0",
     )
 
 

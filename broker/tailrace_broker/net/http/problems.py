@@ -158,9 +158,9 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
     errors.NothingLostError: Problem(
         "nothing-lost",
         409,
-        "Nothing lost",
-        "the partition has not lost its end, and nothing has to be accepted; damaged offsets that "
-        "can be passed over need no decision",
+        "End not lost",
+        "the partition has not lost its end, and takes events or is sealed; damaged offsets before "
+        "the end are given up with their range",
     ),
     errors.GroupKindError: Problem(
         "group-kind",
