@@ -232,7 +232,7 @@ def describe(topic: TopicInfo, *, held_count: int) -> str:
         in_sync = min(topic.min_in_sync_replicas, topic.copies)
         copies = f"{topic.copies} copies, min in-sync {in_sync}"
     held = f"; holds {held_count:,} events of earlier runs" if held_count else ""
-    partitions = f"{topic.partitions} partitions"
+    partitions = f"{topic.open_partitions} partitions"
     return f"{topic.name}: {partitions}, {copies}, durability {topic.durability}{held}"
 
 

@@ -23,8 +23,9 @@ _WIRE_NAMES = {
 class TopicInfo:
     """A topic's settings and size; `copies` of each record on brokers' disks.
 
-    Retention None: for ever. `ranges_to_slice`: of the ring, in which it does not have
-    `partitions_per_range` partitions yet. Defaults are what brokers do that do not say.
+    `partitions`: the sealed ones too. Retention None: for ever. `ranges_to_slice`: of the ring, in
+    which it does not have `partitions_per_range` partitions yet. Defaults are what brokers do that
+    do not say.
     """
 
     name: str
@@ -43,6 +44,12 @@ class TopicInfo:
     retention_bytes: int | None = None
     min_in_sync_replicas: int = 2
     ranges_to_slice: int = 0
+    sealed_partitions: int = 0
+
+    @property
+    def open_partitions(self) -> int:
+        """Those that take records."""
+        return self.partitions - self.sealed_partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,7 @@ def test_a_topic_gets_more_and_fewer_partitions(tmp_path: Path, topic: str) -> N
     with start_broker(tmp_path) as broker:
         url = broker.url
         run("topic", "create", topic, url=url)
+        run("topic", "create", "other", url=url)
         reported(run("produce", topic, "1", "2", "--key", "k", url=url))
         alter = ("topic", "alter", topic, "--partitions-per-range")
         planned = json.loads(reported(run(*alter, "8", "--dry-run", "-o", "json", url=url)))
@@ -162,6 +163,10 @@ def test_a_topic_gets_more_and_fewer_partitions(tmp_path: Path, topic: str) -> N
         consumed = run("consume", topic, "--from", "earliest", "--max", "3", url=url)
         values = [json.loads(line)["value"] for line in reported(consumed).splitlines()]
         assert values == [1, 2, 3]
+        _, *rows = rows_of(run("topic", "list", url=url))
+        assert {row[0]: row[1] for row in rows} == {topic: "2 (12 sealed)", "other": "4 (8 sealed)"}
+        again = reported(run("topic", "create", "other", url=url))
+        assert again.startswith("✓ other: 4 partitions, ready in ")
 
 
 def test_a_topic_is_found_again_by_what_is_given(shared_broker: RunningBroker, topic: str) -> None:

@@ -91,6 +91,7 @@ def test_a_topic_is_created_once_and_found_again(public: Connection, topic: str)
         **DEFAULTS,
         "jsonCheck": False,
         "partitions": 3,
+        "sealedPartitions": 0,
         "copies": 1,
         "rangesToSlice": 0,
     }

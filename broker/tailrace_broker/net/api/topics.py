@@ -161,6 +161,7 @@ class TopicAnswer(msgspec.Struct, rename="camel", kw_only=True):
     retention_bytes: int | None
     min_in_sync_replicas: int
     partitions: Annotated[int, Meta(description="Sealed ones too.")]
+    sealed_partitions: Annotated[int, Meta(description="Of these, which take no more records.")]
     copies: int
     ranges_to_slice: Annotated[
         int, Meta(description="In which it does not have `partitionsPerRange` partitions yet.")
@@ -451,6 +452,7 @@ def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
         id=topic.topic_id,
         **msgspec.structs.asdict(topic.settings),
         partitions=len(topic.partitions),
+        sealed_partitions=sum(each.is_sealed for each in topic.partitions),
         copies=state.copies,
         ranges_to_slice=0 if known is None else len(ranges_to_slice(known)),
     )

@@ -37,7 +37,7 @@ def created_text(client: Client, topic: str) -> str:
     """Name the topic that a run has created."""
     partitions = ""
     with suppress(TailraceError):
-        count = client.topic(topic).topic.partitions
+        count = client.topic(topic).topic.open_partitions
         partitions = f" ({counted(count, 'partition')})"
     return f"created topic {topic}{partitions}"
 

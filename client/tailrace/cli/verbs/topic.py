@@ -42,7 +42,7 @@ def create(
     with connect(url) as client:
         created = client.create_topic(topic, **settings)
     duration_ms = round((time.perf_counter() - start_s) * 1000)
-    partitions = counted(created.partitions, "partition")
+    partitions = counted(created.open_partitions, "partition")
     _show_topic(created, output, f"{partitions}, ready in {duration_ms} ms")
 
 
@@ -56,7 +56,7 @@ def list_topics(*, deleted: bool, output: str, url: str | None) -> None:
 
     columns = [
         member("TOPIC", "name"),
-        member("PARTITIONS", "partitions"),
+        Column("PARTITIONS", _partitions_text),
         member("COPIES", "copies"),
         Column("RETENTION", lambda topic: duration_quantity(topic["retentionMs"])),
         member("DURABILITY", "durability"),
@@ -158,6 +158,12 @@ def _settings_text(topic: "TopicInfo") -> str:
         "partitions-per-range": str(topic.partitions_per_range),
     }
     return "   ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _partitions_text(topic: dict[str, Any]) -> str:
+    """Those that take records; and how many do not any more, where there are such."""
+    sealed = topic["sealedPartitions"]
+    return f"{topic['partitions'] - sealed}" + (f" ({sealed} sealed)" if sealed else "")
 
 
 def _partition_columns() -> "list[Column]":

@@ -50,6 +50,7 @@ TOPIC: dict[str, object] = {
     "retentionBytes": 2**40,
     "minInSyncReplicas": 3,
     "rangesToSlice": 0,
+    "sealedPartitions": 0,
 }
 INFO = TopicInfo(
     "orders", "0a4c", 4, True, "written", 4, 1, "zstd", 5, 8192, 6, 7, 60_000, 2**40, 3
