@@ -175,8 +175,13 @@ def test_a_topic_is_found_again_by_what_is_given(shared_broker: RunningBroker, t
 
     for same in ([], ["--retention", "60m"], ["--linger", "5ms", "--json-check"]):
         assert reported(run("topic", "create", topic, *same, url=url)).startswith(f"✓ {topic}: 4 ")
-    other = run("topic", "create", topic, "--retention", "7d", url=url)
-    assert_fails(other, 1, "exists with retentionMs 3600000; alter it, or choose another name")
+    other = run("topic", "create", topic, "--retention", "7d", "--no-json-check", url=url)
+    assert_fails(
+        other,
+        1,
+        rf"exists with retention 1h, json-check yes. Change it: tailrace topic alter {topic} "
+        "--retention 7d --no-json-check; or choose another name",
+    )
 
 
 def test_other_partitions_for_a_topic_are_refused_with_what_can_be_done(
@@ -189,8 +194,14 @@ def test_other_partitions_for_a_topic_are_refused_with_what_can_be_done(
     other = run(*words, "--retention", "1h", url=url)
     planned = run(*words, "--dry-run", url=url)
 
-    assert_fails(other, 1, "exists with partitionsPerRange 4, retentionMs 604800000; alter it")
-    assert_fails(planned, 1, "exists with partitions-per-range 4. Change it: tailrace topic alter")
+    change = f"Change it: tailrace topic alter {topic} --partitions-per-range 8"
+    assert_fails(
+        other,
+        1,
+        "exists with partitions-per-range 4, retention 7d. Change it: tailrace topic alter "
+        rf"{topic} --partitions-per-range 8 --retention 1h; or",
+    )
+    assert_fails(planned, 1, f"exists with partitions-per-range 4. {change}; or")
 
 
 def test_a_topic_is_deleted(shared_broker: RunningBroker, topic: str) -> None:

@@ -47,14 +47,20 @@ def plan_create(client: "Client", name: str, settings: Mapping[str, Any]) -> Pla
     if existing is None:
         wanted = ", ".join(_text(field, value) for field, value in settings.items())
         return document, f"would create {name}{f': {wanted}' if wanted else ''}"
-    others = [field for field, value in settings.items() if getattr(existing, field) != value]
-    if others:
-        current_text = ", ".join(_text(field, getattr(existing, field)) for field in others)
-        raise TailraceError(
-            f"topic {shown(name)} exists with {current_text}. Change it: tailrace topic alter "
-            f"{name}"
-        )
+    check_same(existing, settings)
     return document, f"would create nothing: {name} exists with these settings"
+
+
+def check_same(topic: "TopicInfo", wanted: Mapping[str, Any]) -> None:
+    """TailraceError: it exists with other settings; the error names how to change them."""
+    others = {field: value for field, value in wanted.items() if getattr(topic, field) != value}
+    if others:
+        current_text = ", ".join(_text(field, getattr(topic, field)) for field in others)
+        options = " ".join(_option(field, value) for field, value in others.items())
+        raise TailraceError(
+            f"topic {shown(topic.name)} exists with {current_text}. Change it: tailrace topic "
+            f"alter {topic.name} {options}; or choose another name"
+        )
 
 
 def plan_alter(client: "Client", name: str, settings: Mapping[str, Any]) -> Plan:
@@ -160,6 +166,12 @@ def _text(field: str, value: object) -> str:
     for unit, ending in _NAMES.items():
         name = name.removesuffix(unit) + ending if name.endswith(unit) else name
     return f"{name.replace('_', '-')} {_value_text(field, value)}"
+
+
+def _option(field: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{field.replace('_', '-')}"
+    return f"--{_text(field, value)}"
 
 
 def _value_text(field: str, value: object) -> str:

@@ -7,6 +7,7 @@ from tailrace.cli.lib.options import DRY_RUN, OUTPUT, TOPIC, URL, connect, count
 from tailrace.cli.lib.parser import Parameter, UsageError, Verb, parameter, whole_number
 from tailrace.cli.lib.quantities import duration, size
 from tailrace.cli.verbs import trash
+from tailrace.errors import ProblemError
 from tailrace.settings.quantities import duration_quantity, size_quantity
 
 if TYPE_CHECKING:
@@ -40,10 +41,22 @@ def create(
         return
     start_s = time.perf_counter()
     with connect(url) as client:
-        created = client.create_topic(topic, **settings)
+        created = _created(client, topic, settings)
     duration_ms = round((time.perf_counter() - start_s) * 1000)
     partitions = counted(created.open_partitions, "partition")
     _show_topic(created, output, f"{partitions}, ready in {duration_ms} ms")
+
+
+def _created(client: "Client", topic: str, settings: "TopicSettings") -> "TopicInfo":
+    """Create it. TailraceError: it has other settings, in the words of the options."""
+    try:
+        return client.create_topic(topic, **settings)
+    except ProblemError as error:
+        if error.type == "topic-exists":
+            from tailrace.cli.lib.topic_plans import check_same
+
+            check_same(client.topic(topic).topic, settings)
+        raise
 
 
 def list_topics(*, deleted: bool, output: str, url: str | None) -> None:
