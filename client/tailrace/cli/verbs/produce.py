@@ -40,6 +40,7 @@ def produce(
     Each EVENT is one event; without any, each line of a file or of standard input is one. Lines of
     a pipe are stored when no more follow; Ctrl-C stores what has been read, and ends. A run that
     is cut prints the command that goes on: with its --resume each line is stored exactly once.
+    Empty lines are no events: they are skipped.
     """
     import time
 
