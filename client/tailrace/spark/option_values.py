@@ -76,6 +76,10 @@ class Values:
         if len(given) != 1:
             raise InvalidOptionError(f"give one of {' or '.join(URL_NAMES)}, like {_URL_EXAMPLE}")
         urls = tuple(map(with_scheme, _split(given.pop())))
+        if not all(map(_is_plain, urls)):
+            plain = ",".join(url.replace("https://", "http://", 1) for url in urls)
+            wanted = f"of plain http, since Spark connects without TLS: {plain}"
+            refuse("bootstrap.servers", ",".join(urls), wanted)
         if not urls or not all(map(_is_broker_url, urls)):
             refuse("bootstrap.servers", ",".join(urls), f"a URL like {_URL_EXAMPLE}")
         return urls
@@ -169,6 +173,10 @@ class Values:
 def refuse(name: str, text: str, wanted: str) -> NoReturn:
     """Raise what to write instead."""
     raise InvalidOptionError(f"{name} must be {wanted}; it is '{text}'")
+
+
+def _is_plain(url: str) -> bool:
+    return not url.startswith("https://")
 
 
 def _is_broker_url(url: str) -> bool:

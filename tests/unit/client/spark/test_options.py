@@ -226,6 +226,10 @@ def test_an_unknown_option_is_refused_by_name_with_a_remedy(
         ({"url": "http://", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
         ({"url": "http://a:99999", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
         ({"url": "http://[::1", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
+        (
+            {"url": "https://a:1, b", "subscribe": "a"},
+            "plain http, since Spark connects without TLS: http://a:1,http://b:9250; it is 'https",
+        ),
         ({"url": "", "subscribe": "a"}, "a URL like http://127.0.0.1:9250"),
         ({"url": URL}, "exactly one of subscribe, assign, subscribePattern"),
         ({"url": URL, "subscribe": "a", "subscribePattern": "a"}, "exactly one of"),
