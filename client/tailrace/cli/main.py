@@ -224,6 +224,7 @@ def _run(words: Sequence[str], call: Call) -> None:
     for count in (2, 1):
         name = " ".join(words[:count])
         if name in VERBS:
+            _check_second(name, words[count:])
             arguments = parse(name, VERBS[name], [*leading, *words[count:]])
             call.url = arguments.get("url")
             check_variables(os.environ)
@@ -241,6 +242,14 @@ def _run(words: Sequence[str], call: Call) -> None:
             print(word)
     else:
         raise UsageError(_no_such_verb(first, rest))
+
+
+def _check_second(name: str, rest: Sequence[str]) -> None:
+    """UsageError: a word behind `dev`, which takes none, would be a verb like `dev start`."""
+    if not _family(name) or any(not each.is_option for each in VERBS[name].parameters):
+        return
+    if rest and not rest[0].startswith("-"):
+        raise UsageError(_no_such_verb(name, rest))
 
 
 def _no_such_verb(first: str, rest: Sequence[str]) -> str:
