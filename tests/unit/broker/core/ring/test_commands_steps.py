@@ -327,6 +327,19 @@ def test_a_range_that_ends_where_a_child_begins_is_no_parent_of_it() -> None:
             assert [replica.ordinal for replica in each.isr] == list(each.replicas)
 
 
+def test_a_range_that_begins_where_a_child_ends_is_no_parent_of_it() -> None:
+    state = growing(4)
+    assert state.step is not None
+    before, behind = sorted((state.ranges[e] for e in state.step.parents), key=lambda it: it.start)
+    heirs = {o for each in state.step.children if each.start >= behind.start for o in each.replicas}
+
+    state = done(state, sealed(state, behind.id, prepared=sorted(heirs)))
+    state = done(state, sealed(state, before.id))
+
+    (child,) = (each for each in open_ranges(state) if each.start == before.start)
+    assert [replica.ordinal for replica in child.isr] == list(child.replicas)
+
+
 def test_a_second_copy_comes_with_the_second_broker() -> None:
     state = growing(1)
 
