@@ -221,6 +221,12 @@ def check_listeners_are_free(port: int, listeners: Iterable[int]) -> None:
                 ) from error
 
 
+def is_listening(port: int) -> bool:
+    """Whether a broker, or something else, takes connections there."""
+    with socket.socket() as attempt:
+        return attempt.connect_ex((HOST, port)) == 0
+
+
 def is_in_use(data_dir: Path) -> bool:
     """Whether a broker runs on this directory, whoever has started it: it holds a lock there."""
     absent = (FileNotFoundError, NotADirectoryError, PermissionError)  # whoever starts here says it

@@ -32,6 +32,7 @@ from tailrace.local.broker import (
     check_listeners_are_free,
     check_ports_are_free,
     is_in_use,
+    is_listening,
     make_directory,
 )
 from tailrace.protocol.ring_values import RingDetails
@@ -363,12 +364,12 @@ def member_settings(ordinal: int, secret: str) -> dict[str, str | float]:
 
 
 def waiting_note(broker: LocalBroker, ordinal: int, what: str) -> str:
-    """What is said once when a broker takes long."""
+    """What is said once when a broker takes long; before it listens it cannot say its state."""
     log = "" if broker.log_path is None else f", its log: {broker.log_path}"
-    return (
-        f"still waiting for broker {ordinal} {what}{log}; its state: tailrace ring status "
-        f"--url {broker.url}"
-    )
+    state = "it has not opened its ports yet, which takes longer on a busy machine"
+    if is_listening(broker.port):
+        state = f"its state: tailrace ring status --url {broker.url}"
+    return f"still waiting for broker {ordinal} {what}{log}; {state}"
 
 
 def begun_with(top: Path) -> int | None:

@@ -21,6 +21,7 @@ from tailrace.local.ring import (
     SECRET_FILE,
     LocalRing,
     begun_with,
+    waiting_note,
 )
 from tests.support.broker.fixtures import free_port_base, free_ring_port
 
@@ -129,7 +130,8 @@ class DyingBroker:
     """Never ready; runs as often as it is asked, but for the last time."""
 
     def __init__(self, log_path: Path | None, run_count: int) -> None:
-        self.url = f"http://{HOST}:{free_port_base()}"
+        self.port = free_port_base()
+        self.url = f"http://{HOST}:{self.port}"
         self.log_path = log_path
         self._run_count = run_count
 
@@ -143,7 +145,7 @@ class DyingBroker:
 
 @pytest.mark.parametrize(
     ("broker_count", "log_path", "waits"),
-    [(1, None, "to be ready; its state: "), (3, Path("r/0.log"), "to answer, its log: r/0.log; ")],
+    [(1, None, "to be ready; "), (3, Path("r/0.log"), "to answer, its log: r/0.log; ")],
 )
 def test_who_waits_long_is_reported_once_for_what(
     tmp_path: Path,
@@ -162,8 +164,19 @@ def test_who_waits_long_is_reported_once_for_what(
     with pytest.raises(BrokerEndedError):
         ring.wait_ready(reported.append)
     [line] = reported
-    assert line.startswith(f"still waiting for broker 0 {waits}")
-    assert line.endswith(f"tailrace ring status --url {broker.url}")
+    assert line.startswith(f"still waiting for broker 0 {waits}it has not opened its ports yet, ")
+    assert "tailrace ring status" not in line
+
+
+def test_a_broker_that_listens_can_be_asked_for_what_it_waits() -> None:
+    broker: Any = DyingBroker(None, run_count=1)
+    with socket.create_server((HOST, broker.port)):
+        note = waiting_note(broker, 0, "to be ready")
+
+    assert note == (
+        "still waiting for broker 0 to be ready; its state: tailrace ring status --url "
+        f"{broker.url}"
+    )
 
 
 class FoundedOnceClient(AnsweringClient):
