@@ -31,10 +31,13 @@ cluster certificate-authority-data | base64 -d >"$secrets/ca.crt"
 $kubectl create token submitter --namespace spark >"$secrets/token"
 
 # Without KUBECONFIG=/dev/null spark-submit reads the current context as well.
+# The timeouts, ms: on a busy machine the start of Java alone takes longer than the usual 10 s.
 # The memory is for small data: Spark adds 0.4 of it for Python, at least 384 MiB.
 KUBECONFIG=/dev/null "$spark_submit" \
     --master "k8s://$(cluster server)" --deploy-mode cluster --name "$job" \
     --conf spark.kubernetes.namespace=spark \
+    --conf spark.kubernetes.submission.connectionTimeout=60000 \
+    --conf spark.kubernetes.submission.requestTimeout=60000 \
     --conf spark.kubernetes.authenticate.submission.caCertFile="$secrets/ca.crt" \
     --conf spark.kubernetes.authenticate.submission.oauthTokenFile="$secrets/token" \
     --conf spark.kubernetes.authenticate.driver.serviceAccountName=spark \

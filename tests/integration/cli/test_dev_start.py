@@ -87,7 +87,7 @@ def test_without_a_ring_the_way_to_one_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["0", "0/data"])
-def test_a_broker_alone_that_has_lost_its_data_begins_again_only_when_told_to(
+def test_a_broker_alone_that_has_lost_its_data_begins_again_only_when_asked_to(
     tmp_path: Path, lost: str
 ) -> None:
     with running(tmp_path, port=free_port_base()) as dev:

@@ -185,7 +185,7 @@ def test_no_line_of_yaml_has_what_yaml_does_not_print(document: object) -> None:
 
 
 def test_what_a_terminal_would_act_on_is_shown_and_not_sent() -> None:
-    *_, key, value = columns()
+    *_, key, value, _headers = columns()
     record = {"key": "\x1b[2J", "value": {"a": "\x9b"}}
 
     assert key.cell(record) == '"\\u001b[2J"'
