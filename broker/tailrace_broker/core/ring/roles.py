@@ -1,22 +1,25 @@
 """What one broker is in each range, computed from the replicated state alone."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from tailrace_broker.model.ring_state import RangeState, Registration, RingState
 
 
-class Leading(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Leading:
     """This process leads the range in this epoch."""
 
     epoch: int
 
 
-class Following(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Following:
     """This process does not lead the range. `leader`: the broker to ask instead, if there is one.
 
     A sealed range has no leader: any broker with a whole copy is asked, this one if it has one.
     """
 
+    epoch: int
     leader: int | None
 
 
@@ -40,13 +43,14 @@ def is_replicated(owner: RangeState) -> bool:
 
 def _role(state: RingState, owner: RangeState, mine: Registration | None) -> Role:
     if owner.sealed_epoch is not None:
-        return Following(reader_of(state, owner, None if mine is None else mine.ordinal))
+        reader = reader_of(state, owner, None if mine is None else mine.ordinal)
+        return Following(owner.sealed_epoch, reader)
     leader = owner.leader
     if leader is None or mine is None or leader.ordinal != mine.ordinal:
-        return Following(None if leader is None else leader.ordinal)
+        return Following(owner.epoch, None if leader is None else leader.ordinal)
     if leader == owner.replica_of(mine):
         return Leading(owner.epoch)
-    return Following(None)  # an earlier process of this broker led it
+    return Following(owner.epoch, None)  # an earlier process of this broker led it
 
 
 def reader_of(state: RingState, owner: RangeState, ordinal: int | None) -> int | None:

@@ -45,6 +45,20 @@ def answer_of(state: RingState, mine: Registration | None, partition: Partition)
     return None if elsewhere is None else elsewhere("t", partition.partition)
 
 
+def test_a_broker_takes_over_in_an_epoch_with_the_number_of_the_leader_before() -> None:
+    state = ring()
+    mine = state.brokers[0]
+    (owner,) = (each for each in state.ranges.values() if each.natural_leader == 2)
+    taken_over = replace(owner, epoch=2, leader=owner.replica_of(mine))
+    roles = RangeRoles(lambda other: f"http://b{other}:9250", lambda *_: None, is_led)
+    roles.apply(state, mine)
+    assert roles.of(owner.id).elsewhere is not None
+
+    roles.apply(replace(state, ranges={**state.ranges, owner.id: taken_over}), mine)
+
+    assert roles.of(owner.id).elsewhere is None
+
+
 def test_each_broker_has_what_it_leads_and_names_the_leader_of_the_rest() -> None:
     state = ring()
     leaders = [

@@ -19,9 +19,9 @@ from tests.support.ring.states import led as ring
     ("leader", "number", "role"),
     [
         (Replica(0, 1), 1, Leading(1)),
-        (Replica(1, 1), 1, Following(1)),
-        (None, 1, Following(None)),
-        (Replica(0, 1), 2, Following(None)),  # an earlier process of this broker led
+        (Replica(1, 1), 1, Following(1, 1)),
+        (None, 1, Following(1, None)),
+        (Replica(0, 1), 2, Following(1, None)),  # an earlier process of this broker led
     ],
 )
 def test_only_the_process_that_the_state_names_leads(
@@ -37,7 +37,7 @@ def test_only_the_process_that_the_state_names_leads(
 def test_a_process_that_is_not_registered_leads_nothing() -> None:
     state = ring(1, 1)
 
-    assert roles(state, None) == {0: Following(0)}
+    assert roles(state, None) == {0: Following(1, 0)}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_sealed_range_is_read_from_a_whole_copy(
     )
     state = replace(state, ranges={**state.ranges, 0: sealed})
 
-    assert roles(state, state.brokers[0])[0] == Following(reader)
+    assert roles(state, state.brokers[0])[0] == Following(1, reader)
     assert sealed.holders == complete
 
 
