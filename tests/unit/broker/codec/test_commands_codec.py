@@ -65,7 +65,7 @@ def test_the_bytes_of_a_command_are_those_that_disks_have() -> None:
     stored = encode_command(Stamped(300, RestoreTopic(ONE, "again")))
 
     assert stored.hex(" ") == (
-        "02 92 cd 01 2c 93 ad 72 65 73 74 6f 72 65 2d 74 6f 70 69 63 c4 10 "
+        "03 92 cd 01 2c 93 ad 72 65 73 74 6f 72 65 2d 74 6f 70 69 63 c4 10 "
         "00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 01 a5 61 67 61 69 6e"
     )
 
@@ -101,13 +101,13 @@ def test_a_flipped_bit_makes_another_command_or_none(stored: bytes, data: st.Dat
 @given(st.binary(max_size=100))
 def test_what_is_no_command_is_refused(stored: bytes) -> None:
     with pytest.raises(CorruptMetadataError, match="a command of the ring"):
-        decode_command(b"\x02" + stored)
+        decode_command(b"\x03" + stored)
 
 
 @pytest.mark.parametrize(
     ("stored", "what"),
     [
-        (b"\x01" + STORED[0][1:], "version 01"),
+        (b"\x02" + STORED[0][1:], "version 02; this broker reads 03"),
         (STORED[7].replace(b"\xcd\x03\xe8", b"\xcd\x00\x00"), "flushMs"),
         (STORED[0].replace(b"power", b"p\xffwer"), "cannot be read"),
     ],
