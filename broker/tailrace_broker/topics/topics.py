@@ -303,7 +303,10 @@ class Topics:
         log = hosted.log_of(partition)
         lost = log.lost_end
         if lost is None:
-            detail = _whole_end_text(log, self._directory.identity.ordinal)
+            state = self._ring.state
+            owner = None if state is None else state.ranges.get(log.place.range_id)
+            has_others = owner is not None and len(owner.isr) > 1
+            detail = _whole_end_text(log, self._directory.identity.ordinal, has_others=has_others)
             raise NothingLostError(detail, topic=name, partition=partition)
         if not dry_run:
             loss = Loss(lost.first_offset, lost.next_offset, self._now_us())
@@ -525,8 +528,8 @@ class Topics:
             use(None if error else found, error, is_new and index == 0)
 
 
-def _whole_end_text(log: PartitionLog, ordinal: int) -> str:
-    """Why there is no end to give up; offsets before it are given up with the range."""
+def _whole_end_text(log: PartitionLog, ordinal: int, *, has_others: bool) -> str:
+    """Why there is no end to give up. `has_others`: other replicas in sync have all offsets."""
     place = log.place
     whose = f'partition {place.partition} of topic "{place.topic}"'
     damages = [each for each in log.quarantined if not each.is_accepted]
@@ -534,9 +537,14 @@ def _whole_end_text(log: PartitionLog, ordinal: int) -> str:
         return f"{whose} takes events, or is sealed, and has lost nothing that has to be accepted"
     first, *others = damages
     more = f" and {len(others)} more" if others else ""
-    return (
+    unreadable = (
         f"{whose} has not lost its end, but cannot read offsets {first.first_offset}-"
-        f"{first.end_offset - 1}{more}: restore the files that the broker's log names, and start "
+        f"{first.end_offset - 1}{more}"
+    )
+    if has_others:
+        return f"{unreadable}: this broker fetches them from another replica; see ring status"
+    return (
+        f"{unreadable}: restore the files that the broker's log names, and start "
         f"it again; or give up the offsets of range {place.range_id}: tailrace ring accept-loss "
         f"{place.range_id} --broker {ordinal}"
     )

@@ -366,7 +366,7 @@ def member_settings(ordinal: int, secret: str) -> dict[str, str | float]:
 def waiting_note(broker: LocalBroker, ordinal: int, what: str) -> str:
     """What is said once when a broker takes long; before it listens it cannot say its state."""
     log = "" if broker.log_path is None else f", its log: {broker.log_path}"
-    state = "it has not opened its ports yet, which takes longer on a busy machine"
+    state = "it has not opened its ports yet"
     if is_listening(broker.port):
         state = f"its state: tailrace ring status --url {broker.url}"
     return f"still waiting for broker {ordinal} {what}{log}; {state}"

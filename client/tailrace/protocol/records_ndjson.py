@@ -99,7 +99,7 @@ def _stored(text: bytes) -> bytes:
     """A JSON string's UTF-8, or bytes in base64."""
     if text.startswith(b"{"):
         return _unbase64(text)
-    return text[1:-1] if b"\\" not in text else _text(text).encode()
+    return text[1:-1] if b"\\" not in text else str(json.loads(text)).encode()
 
 
 def _value(text: bytes) -> bytes | None:

@@ -141,7 +141,7 @@ def _digits(bound: float) -> str:
 
 def _nearest(server: Server, name: str) -> str:
     word = name.upper().removeprefix(server.prefix)
-    if word.partition("_")[0].lower() in {each.partition("_")[0] for each in TOPIC_SETTINGS}:
+    if any(f"{each}_".startswith(f"{word.lower()}_") for each in TOPIC_SETTINGS):
         return ": each topic has its own (tailrace topic create)."
     known = [each.upper() for each in server.names]
     return close_to(word, known, prefix=server.prefix, end="?") or "."

@@ -20,7 +20,9 @@ from tailrace_operator.plan.facts import OF_ANOTHER_RING
 from tailrace_operator.plan.observed import Broker, Document, LiveTopic, Range, Ring
 from tailrace_operator.plan.words import size_text
 
-_NOT_SETTINGS = frozenset({"name", "id", "partitions", "copies", "rangesToSlice"})
+_NOT_SETTINGS = frozenset(
+    {"name", "id", "partitions", "sealedPartitions", "copies", "rangesToSlice"}
+)
 _OUT_OF_SERVICE = ("leaderless", "waiting")
 
 

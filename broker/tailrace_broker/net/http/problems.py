@@ -160,7 +160,7 @@ PROBLEMS: dict[type[TailraceError], Problem] = {
         409,
         "End not lost",
         "the partition has not lost its end, and takes events or is sealed; damaged offsets before "
-        "the end are given up with their range",
+        "the end are given up with `ring accept-loss`",
     ),
     errors.GroupKindError: Problem(
         "group-kind",

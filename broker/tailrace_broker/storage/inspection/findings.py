@@ -7,8 +7,8 @@ from typing import NamedTuple
 class Finding(NamedTuple):
     """Something in a file that should not be there, at its first bad byte; or one that is missing.
 
-    `is_bad`: it is damage. Else the next start goes on, and loses nothing that was acknowledged
-    but what somebody has accepted.
+    `is_bad`: it is damage. Else the next start goes on; what it cuts away is not known to have been
+    acknowledged.
     """
 
     file: Path

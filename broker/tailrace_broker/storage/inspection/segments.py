@@ -113,12 +113,13 @@ class SegmentWalk:
 def _is_harmless(piece: Piece, passed: Collection[int]) -> bool:
     """Whether it is a pad that nobody misses: of one with a damaged head readers need an entry.
 
-    Damage that takes events is known, and reported.
+    A pad is what is left of the last block of a write, behind its last batch.
     """
     end_position = piece.position + piece.size_bytes
     if end_position % BLOCK_BYTES or piece.is_whole:
         return False
-    return piece.kind == "pad" or (piece.kind == "damage" and end_position in passed)
+    is_rest = piece.position % BLOCK_BYTES != 0 and piece.size_bytes < BLOCK_BYTES
+    return is_rest and (piece.kind == "pad" or (piece.kind == "damage" and end_position in passed))
 
 
 class _IndexCheck:

@@ -63,7 +63,7 @@ def range_check(ring: RingDetails, silent: Container[int] = ()) -> Check:
     unheard = [each for each in ring.ranges if each.leader in silent and each.state != "sealed"]
     if unheard and not headless:
         names = shown_names([f"range {each.id} (broker {each.leader})" for each in unheard])
-        remedy = "start it, or see its log"
+        remedy = "start what is down, or ask from where all brokers can be reached"
         return Check(FAILED, "ranges", f"the leader of {names} does not answer: {remedy}")
     if not headless:
         return Check(OK, "ranges", f"{counted(len(ring.ranges), 'range')}, none without a leader")
@@ -81,7 +81,7 @@ def unknown_range_check(detail: str) -> Check:
         FAILED,
         "ranges",
         f"not known which have a leader: {detail}; start the voters that are away (tailrace ring "
-        "status names them)",
+        "status names them), else try again",
     )
 
 

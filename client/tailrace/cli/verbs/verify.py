@@ -18,9 +18,9 @@ def verify(*, directory: Path, output: str) -> None:
 
     DIR is a broker's data directory, or any folder with its files; of one that holds several
     brokers each is checked for itself. What a start would refuse or find damaged is found here by
-    the same code. A ! is what the next start does away with, takes from the journal or passes
-    over: it loses nothing that was acknowledged but what somebody has accepted. Only reads, also
-    beside a running broker. Needs the broker's packages.
+    the same code. A ! does not stop a start: what the next one cuts away is not known to have
+    been acknowledged. Only reads, also beside a running broker, of which it reports what is
+    damaged or missing. Needs the broker's packages.
     """
     from tailrace.cli.lib.inspection import StoredDataError, check_brokers
     from tailrace.cli.lib.output import show

@@ -164,7 +164,7 @@ def test_who_waits_long_is_reported_once_for_what(
     with pytest.raises(BrokerEndedError):
         ring.wait_ready(reported.append)
     [line] = reported
-    assert line.startswith(f"still waiting for broker 0 {waits}it has not opened its ports yet, ")
+    assert line.startswith(f"still waiting for broker 0 {waits}it has not opened its ports yet")
     assert "tailrace ring status" not in line
 
 

@@ -48,7 +48,7 @@ def test_an_unknown_setting_is_named_with_the_nearest_one() -> None:
     ]
 
 
-@pytest.mark.parametrize("word", ["RETENTION", "RETENTION_HOURS", "partitions", "LINGER_MS"])
+@pytest.mark.parametrize("word", ["RETENTION", "partitions", "LINGER_MS"])
 def test_what_each_topic_has_is_no_setting_of_a_server(word: str) -> None:
     server = SERVER._replace(names=("delete_retention_ms",))
 

@@ -223,7 +223,7 @@ class RingClient:
         (
             "not-agreed",
             "not known which have a leader: not within 5 s; start the voters that are away "
-            "(tailrace ring status names them)",
+            "(tailrace ring status names them), else try again",
         ),
         ("not-ready", "No: not within 5 s"),
     ],

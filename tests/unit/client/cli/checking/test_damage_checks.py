@@ -124,6 +124,7 @@ def test_a_range_whose_leader_does_not_answer_is_not_taken_for_one_that_is_led()
     assert range_check(replace(ring, ranges=tuple(led)), silent={1, 2}) == Check(
         FAILED,
         "ranges",
-        "the leader of range 1 (broker 1) does not answer: start it, or see its log",
+        "the leader of range 1 (broker 1) does not answer: start what is down, or ask "
+        "from where all brokers can be reached",
     )
     assert range_check(replace(ring, ranges=tuple(led)), silent={2, 3}).state == OK
