@@ -254,6 +254,7 @@ def test_a_ring_is_founded_and_its_lost_range_is_given_up(tmp_path: Path) -> Non
         ring.start_all()
         ring.until(lambda: ring.is_answered(0, "GET", "/live"), TIMEOUT_S)
         url = ring.brokers[0].url
+        ring.until(lambda: "founded" in reported(run("ring", "status", url=url)), TIMEOUT_S)
         waits = reported(run("ring", "status", url=url))
         ring.until(
             lambda: not command(("ring", "found", "--brokers", "3"), url, secret=SECRET).returncode,
