@@ -93,6 +93,8 @@ def _is_unfounded(world: World) -> bool:
 
 
 def _found(world: World) -> None:
-    process = world.newest(0)
+    """As large as the ring is, if there is one: of a smaller one nobody else need be a broker."""
+    process, state = world.newest(0), world.agreement.state
     if process is not None and process.control is not None:
-        world.clients.found(process, world.founded_count, world.factor)
+        broker_count = world.founded_count if state is None else state.broker_count
+        world.clients.found(process, broker_count, world.factor)

@@ -37,6 +37,7 @@ from tests.simulation.ring.steps.scripts import (
     late_ends_of_a_dead_leader,
     late_ends_of_an_aborted_step,
     restored_during_a_copy,
+    wiped_founder_of_a_grown_ring,
 )
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "agreement"
@@ -95,6 +96,14 @@ def test_what_is_committed_late_harms_no_sealed_range(scenario: Callable[[int], 
 
     assert [outcome.failure for outcome in outcomes] == [None] * SEED_COUNT
     assert any(outcome.counts["step taken"] for outcome in outcomes)
+
+
+@pytest.mark.timeout(300)
+def test_who_has_lost_the_disk_that_a_ring_began_with_founds_no_other_one() -> None:
+    outcomes = [run(wiped_founder_of_a_grown_ring(seed)) for seed in range(SEED_COUNT)]
+
+    assert [outcome.failure for outcome in outcomes] == [None] * SEED_COUNT
+    assert all(outcome.faults["disk wiped"] for outcome in outcomes)
 
 
 @pytest.mark.timeout(300)

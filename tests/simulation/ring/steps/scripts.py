@@ -1,4 +1,4 @@
-"""Scenarios of steps written by hand: what a broker has proposed arrives late."""
+"""Scenarios of steps written by hand: late proposals, and a ring that lost whom it began with."""
 
 import random
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from tailrace_broker.model.commands import (
 from tailrace_broker.model.messages import CommandForwarded
 from tailrace_broker.model.topic import TopicSettings
 from tests.simulation.ring.data.faults import Use
+from tests.simulation.ring.disk_faults import Wipe
 from tests.simulation.ring.faults import Happening, Kill
 from tests.simulation.ring.network import CALM, Endpoint, Payload
 from tests.simulation.ring.scenario import Scenario
@@ -37,6 +38,8 @@ SHRINK_MS = STEP_MS + 2000
 LATE_COPY_MS = 250
 # Since the step has begun: when it is over, and when what is left is copied.
 DELETED_MS, RESTORED_MS = 60, 300
+GROWN_MS = 7000  # when a ring of 4 has its sealed copies
+UNTIL_REPAIRED_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,23 @@ def restored_during_a_copy(seed: int) -> Scenario:
         AtStep(SHRINK_MS, 0, restore, RESTORED_MS),
         Resize(SHRINK_MS + 1, 0, 3),
     )
+
+
+def wiped_founder_of_a_grown_ring(seed: int) -> Scenario:
+    """All brokers die, and broker 0, of which alone the ring was founded, has an empty disk.
+
+    It is up when the others come back, and has heard of no leader yet when it is founded again.
+    """
+    generator = random.Random(f"wiped founder {seed}")
+    happenings = (
+        Found(300 + generator.randrange(200), 0, 1, 3),
+        Use(1500, 0, 10, 0.8, 100_000),
+        Change(1600, 0, CreateTopic("topic-0", UUID(int=1), TopicSettings(partitions_per_range=1))),
+        Resize(2000 + generator.randrange(300), 0, 4),
+        *(Kill(GROWN_MS, ordinal, "process", UNTIL_REPAIRED_MS) for ordinal in (1, 2, 3)),
+        Wipe(GROWN_MS + 1, 0, 10),
+    )
+    return Scenario(seed, 1, 3, CALM, TROUBLE_MS, happenings, has_data=True, spare_count=3)
 
 
 def _scenario(seed: int, *at_steps: Happening) -> Scenario:
