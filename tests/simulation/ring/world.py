@@ -149,6 +149,9 @@ class World:
             # Those of the size before vote until the change is committed.
             sets = (configuration.voters, configuration.next_voters)
             voters = min(voters, *(len(each) for each in sets if each))
+        if state is not None and state.step is not None:
+            # Its end may be on the way, and with it the change to the voters of the size after.
+            voters = min(voters, voter_count(state.step.brokers_after))
         has_only_copy = state is not None and any(
             each.complete == (ordinal,) for each in state.ranges.values()
         )
