@@ -131,6 +131,10 @@ class ModelLog:
         del self.entries[: start - self.start]
         self.start, self.durable = start, max(start, self.durable)
 
+    def seal(self) -> None:
+        """It ends here, as the ring knows: a recovery takes nothing that is behind."""
+        self._leftover = []
+
     def damage(self, offset: int) -> None:
         """A recovery finds that nothing from there on can be read, and sets it aside."""
         del self.entries[offset - self.start :]

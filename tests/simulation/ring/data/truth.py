@@ -145,6 +145,8 @@ class Truth:
         self.acknowledged_count[key] += 1
         self.lineage.acknowledged(host.name, key, offset)
         for other, newer in self._open:
+            if key not in other.hosted:
+                continue  # its partition is sealed by now, and ends behind it, or is gone
             if newer.range_id == led.range_id and newer.machine.epoch > led.machine.epoch:
                 self._check_has(other, key, offset, entry.value, "6: a newer leader")
 

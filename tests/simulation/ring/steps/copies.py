@@ -86,7 +86,10 @@ class SealedCopies:
         theirs, logs = source.logs[key], self._host.logs
         if key not in logs:
             logs[key] = self._shell.new_log(self._host.ordinal, key)
-        log = logs[key]
+        log, to_set_aside = logs[key], self._process.disk.to_set_aside
+        if key in to_set_aside:  # what is damaged is no beginning
+            log.set_aside(theirs.start)
+            to_set_aside.discard(key)
         if not _is_beginning(log, theirs):
             log.set_aside(theirs.start)
         if log.start < theirs.start:

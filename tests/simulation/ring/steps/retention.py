@@ -58,6 +58,7 @@ class SealedRetention:
             log = logs.get(key)
             is_whole = ordinal in state.ranges[partition.range_id].complete
             if log is not None and is_whole and log.end == partition.sealed_end:
+                log.seal()
                 start = self.start_at(log.start, partition)
                 if start > log.start:
                     self._replicas.counts["sealed log trimmed"] += 1
