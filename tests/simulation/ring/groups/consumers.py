@@ -65,6 +65,7 @@ class Consumer:
         habits: Habits,
     ) -> None:
         self.name, self.group, self.topics, self.start = name, group, topics, start
+        self._wanted = topics
         self._habits = habits
         self._ring = ring
         self._random = ring.replicas.generator
@@ -98,10 +99,9 @@ class Consumer:
                 if not self._ring.is_calm:
                     return False
             except TopicNotFoundError:  # or the broker does not know it yet
-                if self._ring.is_calm:
-                    self.topics = self._ring.living(self.topics)
-                    if not self.topics:
-                        return False
+                living = self._ring.living(self._wanted)
+                if self._ring.is_calm and living:
+                    self.topics = living
                     continue
             except (Unanswered, TailraceError):
                 pass
@@ -123,6 +123,10 @@ class Consumer:
         """Poll, and deal with what comes; False: it goes, or dies."""
         habits, chance = self._habits, self._random.random
         is_calm = self._ring.is_calm
+        if is_calm and {*self._ring.living(self._wanted)} - {*self.topics}:
+            self.topics = self._ring.living(self._wanted)
+            await self._leave()
+            raise ConsumerNotRegisteredError("it registers again, with what has come since")
         if not is_calm and chance() < habits.leaves:
             await self._leave()
             return False
