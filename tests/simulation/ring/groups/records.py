@@ -31,12 +31,12 @@ class Records:
     def __init__(self) -> None:
         self._bodies: dict[int, BatchBody] = {}
         self._batches: dict[_Place, tuple[int, StoredBatch]] = {}
-        self._value = 0
+        self.last_number = 0
 
     def add(self, key: bytes | None, value: bytes | None = None) -> int:
         """The number of a new record; without a value that is its value."""
-        self._value += 1
-        number = self._value
+        self.last_number += 1
+        number = self.last_number
         if key is not None or value is not None:
             columns = pack_event(value or b"", key, number, flags=0)
             self._bodies[number] = compress_columns(columns)

@@ -109,7 +109,7 @@ class GroupsOfRing:
 
     def lost(self, key: LogKey, end: int) -> None:
         """A `written` topic has lost what is above."""
-        self.truth.lost(key, end)
+        self.truth.lost(key, end, self.replicas.records.last_number)
         self.producers.lost(key, end)
         self._seen[key] = min(end, self._seen.get(key, 0))
 
@@ -126,7 +126,8 @@ class GroupsOfRing:
             batch = self.replicas.records.batch(key, hosted.range_id, offset, entry)
             columns = decompress_payload(batch.header, batch.contents())
             for record in unpack_columns(batch.header, columns):
-                self.truth.stored_event((record.key or b"").decode(), bytes(record.value or b""))
+                name, contents = (record.key or b"").decode(), bytes(record.value or b"")
+                self.truth.stored_event(name, contents, entry.value)
         self._seen[key] = max(first, high_watermark)
 
     # --- the end ---

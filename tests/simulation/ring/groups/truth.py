@@ -57,6 +57,8 @@ class GroupsTruth:
         self._grants: dict[Place, list[Delivered]] = {}
         # Records that retention took before the group got them, as [first, end) by group.
         self._gaps: dict[str, list[tuple[TopicPartition, int, int]]] = {}
+        # Of each loss what was left, and the number of the last record before it.
+        self._losses: dict[TopicPartition, list[tuple[int, int]]] = {}
         self._starts: dict[TopicPartition, int] = {}  # where logs began at some replica
         self._joined: dict[str, int] = {}  # the assignment epoch of a consumer, as answered
         self._unsteady: set[UUID] = set()  # topics that were deleted, restored or not
@@ -66,7 +68,7 @@ class GroupsTruth:
 
     # --- the log of groups ---
 
-    def stored_event(self, group: str, contents: bytes) -> None:
+    def stored_event(self, group: str, contents: bytes, number: int) -> None:
         """A record of `__groups` is committed; in the order of the log."""
         event = decode_group_event(contents)
         self._counts[f"group {type(event).__name__.lower()}"] += 1
@@ -75,13 +77,17 @@ class GroupsTruth:
                 known = {tp.topic_id for name, tp in self.stored if name == group}
                 for tp, start in _each(event.starts):
                     if tp.topic_id not in known:
-                        self.stored[group, tp] = self.dealt[group, tp] = start
+                        left = self._left(tp, start, number)
+                        self.stored[group, tp] = self.dealt[group, tp] = left
+                        if left < start:
+                            self._excused[group, tp] = start
             case Left():
                 self._rules["groups.expired"] += event.reason == "expired"
             case Committed():
                 for tp, offset in _each(event.offsets):
-                    self._check_stored(group, tp, offset)
-                    self.stored[group, tp] = offset
+                    left = self._left(tp, offset, number)
+                    self._check_stored(group, tp, left)
+                    self.stored[group, tp] = left
                 self._check_lost(group, event.lost)
             case GroupSnapshot():
                 self._rules["groups.compacted"] += 1
@@ -185,9 +191,13 @@ class GroupsTruth:
         """The ring has no record of the partition any more."""
         self._starts[tp] = end
 
-    def lost(self, key: LogKey, end: int) -> None:
-        """A `written` topic has lost what is above, with the power of all."""
+    def lost(self, key: LogKey, end: int, last_number: int) -> None:
+        """A `written` topic has lost what is above, with the power of all.
+
+        `last_number`: of the records that were made before.
+        """
         tp = TopicPartition(*key)
+        self._losses.setdefault(tp, []).append((end, last_number))
         for place in {*self.stored, *self.dealt}:
             if place[1] == tp:
                 ends = (self.stored.get(place, 0), self.dealt.get(place, 0))
@@ -196,6 +206,10 @@ class GroupsTruth:
                 for offsets in (self.stored, self.dealt, self._acked):
                     if place in offsets:
                         offsets[place] = min(offsets[place], end)
+
+    def _left(self, tp: TopicPartition, offset: int, number: int) -> int:
+        """What losses leave of an offset in a record that may be older, and was committed later."""
+        return min([offset, *(end for end, last in self._losses.get(tp, ()) if number <= last)])
 
     def _first(self, tp: TopicPartition) -> int:
         """The first offset that the partition ever had."""
