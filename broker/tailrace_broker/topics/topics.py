@@ -542,7 +542,7 @@ def _whole_end_text(log: PartitionLog, ordinal: int, *, has_others: bool) -> str
         f"{first.end_offset - 1}{more}"
     )
     if has_others:
-        return f"{unreadable}: this broker fetches them from another replica; see ring status"
+        return f"{unreadable}: this broker fetches them from another replica (tailrace ring status)"
     return (
         f"{unreadable}: restore the files that the broker's log names, and start "
         f"it again; or give up the offsets of range {place.range_id}: tailrace ring accept-loss "

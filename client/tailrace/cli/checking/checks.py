@@ -91,11 +91,9 @@ def checked_ranges(client: Client, status: RingStatus) -> Check:
     silent = {each.ordinal for each in others if are_asked or not each.alive}
     try:
         return range_check(client.ring(consistent=True), silent)
-    except ProblemError as error:
-        if error.type == "not-agreed":
-            return unknown_range_check(error.detail)
-        return Check(FAILED, "ranges", str(error))
     except TailraceError as error:
+        if isinstance(error, ProblemError) and error.type == "not-agreed":
+            return unknown_range_check(error.detail)
         return Check(FAILED, "ranges", str(error))
 
 
