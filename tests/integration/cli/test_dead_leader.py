@@ -78,6 +78,7 @@ def test_status_says_how_many_copies_there_are_and_which_ranges_lack_theirs(
 ) -> None:
     with founded_ring(tmp_path, copies=1) as ring:
         url = ring.brokers[0].url
+        ring.wait_whole()
         whole = reported(run("status", url=url)).splitlines()
         ring.kill(2)
         ring.until(lambda: ring.ring(0)["ranges"][2]["state"] == "waiting", TAKEN_FOR_DEAD_S_MAX)
@@ -96,6 +97,7 @@ def test_status_counts_the_copies_that_are_away_where_the_ring_cannot_agree_any_
     """The committed in-sync replicas are still three then."""
     with founded_ring(tmp_path) as ring:
         url = ring.brokers[0].url
+        ring.wait_whole()
         assert "copies 3   under-replicated 0" in reported(run("status", url=url))
         ring.kill(1)
         ring.kill(2)
