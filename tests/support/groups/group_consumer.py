@@ -4,6 +4,7 @@ It notes each delivery before it confirms it, and each request's span on the mac
 clock: what `tests.support.groups.group_history` checks. A file of notes is one process's.
 """
 
+import faulthandler
 import json
 import signal
 import subprocess
@@ -72,7 +73,10 @@ class Wanted:
 
 
 def start_consumer(wanted: Wanted, log_path: Path) -> subprocess.Popen[bytes]:
-    """SIGTERM lets it say goodbye; what it has to say itself goes to the log."""
+    """SIGTERM lets it say goodbye; what it has to say itself goes to the log.
+
+    SIGABRT ends it with its stack in the log.
+    """
     with log_path.open("ab") as log:
         command = [
             sys.executable,
@@ -120,9 +124,11 @@ class Notes:
 class _Consumer:
     """Polls until it is asked to stop; commits now and then, else the next poll confirms."""
 
-    def __init__(self, wanted: Wanted, stop: Event) -> None:
+    def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._stop = stop
+        # Not an event: a signal handler that sets one may find its lock taken by the code below it.
+        self._is_to_stop = False
+        signal.signal(signal.SIGTERM, self._on_signal)  # before there are notes: then it may come
         self._random = Random(wanted.seed)
         self._clients = [Client(url) for url in wanted.urls]
         # Not buffered: what was written survives this process.
@@ -140,12 +146,15 @@ class _Consumer:
 
     def run(self) -> None:
         """Through every death of a broker."""
-        while not self._stop.is_set():
-            with _retried(self._stop):
+        while not self._is_to_stop:
+            with _retried():
                 self._step()
         while not self._has_left:
-            with _retried(Event()):
+            with _retried():
                 self._say_goodbye()
+
+    def _on_signal(self, *_: object) -> None:
+        self._is_to_stop = True
 
     def _step(self) -> None:
         if self._epoch is None:
@@ -209,7 +218,7 @@ class _Consumer:
                 "delivery", start_ns, number=polled.delivery, records=[*self._records(polled)]
             )
             self._delivery = polled.delivery
-            self._stop.wait(self._random.uniform(0, HANDLE_S_MAX))  # it does something with it
+            Event().wait(self._random.uniform(0, HANDLE_S_MAX))  # it does something with it
 
     def _commit(self) -> None:
         start_ns = monotonic_ns()
@@ -276,21 +285,20 @@ class _Consumer:
 
 
 @contextmanager
-def _retried(stop: Event) -> Iterator[None]:
+def _retried() -> Iterator[None]:
     """Swallow what a broker that is not there, or not yet, fails with; then pause."""
     try:
         yield
     except (ConnectionFailedError, ProblemError) as error:
         if not error.retriable:
             raise
-        stop.wait(PAUSE_S)
+        Event().wait(PAUSE_S)
 
 
 def main() -> None:
     """Until SIGTERM."""
-    stop = Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    _Consumer(Wanted(**json.loads(sys.argv[1])), stop).run()
+    faulthandler.enable()
+    _Consumer(Wanted(**json.loads(sys.argv[1]))).run()
 
 
 if __name__ == "__main__":

@@ -234,12 +234,20 @@ class Consumers:
         """Exit codes of all that were not killed."""
         for consumer_id in list(self._running):
             self._send_away(consumer_id)
-        return [process.child.wait(LEAVE_S) for process in self._sent_away]
+        return [self._exit_code(process) for process in self._sent_away]
 
     def kill_all(self) -> None:
         """What is left, whatever has gone wrong."""
         for process in (*self._running.values(), *self._sent_away):
             process.kill()
+
+    def _exit_code(self, process: Process) -> int:
+        """One that does not leave in time says in the log where it stands."""
+        try:
+            return process.child.wait(LEAVE_S)
+        except subprocess.TimeoutExpired:
+            process.child.send_signal(signal.SIGABRT)
+            return process.child.wait()
 
     def _any(self) -> str:
         return self._random.choice(sorted(self._running))
