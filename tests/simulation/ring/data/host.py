@@ -123,6 +123,9 @@ class Surroundings(Protocol):
     def advanced(self, host: "Host", key: LogKey, high_watermark: int) -> None:
         """It takes all below for committed."""
 
+    def moved_start(self, key: LogKey, start: int) -> None:
+        """As leader it has removed what is before."""
+
     def stopped(self, host: "Host", key: LogKey, cut_end: int) -> None:
         """It has found that what it took for committed is not."""
 
@@ -319,6 +322,7 @@ class Host:
             return
         if hosted.ends.start < start <= hosted.ends.high_watermark:
             hosted.log.set_start(start)
+            self._around.moved_start(key, start)
             self._step(LogStartMoved(key, start))
 
     def _step(self, event: RangesEvent) -> None:

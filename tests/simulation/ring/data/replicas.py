@@ -376,6 +376,10 @@ class Shell:
             self._replicas.groups.advanced(host, key, high_watermark)
             self._groups.advanced(key)
 
+    def moved_start(self, key: LogKey, start: int) -> None:
+        """As leader it has removed what is before."""
+        self._replicas.sealed.moved_start(key, start)
+
     def stopped(self, host: Host, key: LogKey, cut_end: int) -> None:
         """It would cut what it took for committed: what is damaged begins again, so none does."""
         check(False, f"{host.name}: {key} is to be cut at {cut_end}, below what was committed")

@@ -26,13 +26,17 @@ TAKES_ALL = 0.5
 
 
 class SealedRetention:
-    """`_began`: where sealed logs began at most when they were sealed."""
+    """`_led_starts`: where logs began at most by what their leaders have removed."""
 
     def __init__(self, replicas: "Replicas", generator: random.Random) -> None:
         self._replicas = replicas
         self._random = generator
-        self._began: dict[LogKey, int] = {}
+        self._led_starts: dict[LogKey, int] = {}
         self._seen: RingState | None = None
+
+    def moved_start(self, key: LogKey, start: int) -> None:
+        """A leader has; the range may be sealed already, and it does not know yet."""
+        self._led_starts[key] = max(start, self._led_starts.get(key, 0))
 
     def decide(self, process: "Process") -> None:
         """Ask for what this process would remove, for the ranges for which it decides."""
@@ -77,7 +81,7 @@ class SealedRetention:
         return start if partition.log_start is None else partition.log_start
 
     def check(self) -> None:
-        """No whole copy has less than the ring has decided."""
+        """No whole copy has less than its leaders have left, and the ring has decided."""
         state = self._replicas.state
         if state is self._seen:
             return
@@ -87,21 +91,13 @@ class SealedRetention:
                 log = (self._replicas.logs_of(ordinal) or {}).get(key)
                 if log is None:
                     continue
-                if key not in self._began:
-                    self._began[key] = max(self._starts(state, key, partition))
-                least = max(self._began[key], partition.log_start or 0)
+                led = max(partition.first_offset, self._led_starts.get(key, 0))
+                least = max(led, partition.log_start or 0)
                 check(
                     log.start <= least,
                     f"5: broker {ordinal} has removed {key} up to {log.start}, and the ring has "
                     f"decided {least}",
                 )
-
-    def _starts(self, state: RingState, key: LogKey, partition: Partition) -> Iterator[int]:
-        yield partition.first_offset
-        for ordinal in state.ranges[partition.range_id].complete:
-            log = (self._replicas.logs_of(ordinal) or {}).get(key)
-            if log is not None:
-                yield log.start
 
     def _start_of(self, logs: "Logs", key: LogKey) -> int | None:
         log = logs.get(key)
