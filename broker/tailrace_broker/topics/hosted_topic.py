@@ -98,6 +98,7 @@ class HostedTopic:
         unsealed = [partition for partition in topic.partitions if not partition.is_sealed]
         by_token = sorted(unsealed, key=lambda partition: partition.token_start)
         self._open_ids = [partition.partition for partition in by_token]
+        self._unsealed = frozenset(self._open_ids)
         self._token_starts = [partition.token_start for partition in by_token]
         self._token_ends = [partition.token_end for partition in by_token]
         starts = [*self._token_starts, TOKEN_END]
@@ -172,13 +173,13 @@ class HostedTopic:
 
     def open_log_of(self, partition: int) -> PartitionLog:
         """To append: as `log_of`, and NotLeaderError when the partition is sealed."""
-        if partition in self.logs:
-            self.check_open(partition)
+        if partition not in self._unsealed and partition in self.logs:
+            raise self.sealed_error(partition)
         return self.log_of(partition)
 
     def check_open(self, partition: int) -> None:
         """NotLeaderError: the partition, which there is, is sealed."""
-        if self.topic.at(partition).is_sealed:
+        if partition not in self._unsealed:
             raise self.sealed_error(partition)
 
     def sealed_error(self, partition: int) -> NotLeaderError:

@@ -100,8 +100,10 @@ def produce(broker: Broker, call: Call, answer: AnswerCallback) -> None:
     format_ = _FORMATS[call.content_type]
     try:
         _check(call, format_.foreign)
-        sender = read_sender(call.headers)
-        wants_redirect(call)
+        sender = None
+        if call.headers:
+            sender = read_sender(call.headers)
+            wants_redirect(call)
     except TailraceError as error:
         answer(error)
     else:

@@ -61,8 +61,6 @@ class Sender(NamedTuple):
 
 def read_sender(headers: Mapping[bytes, bytes]) -> Sender | None:
     """Read the headers of a producer; None: there were none of them. InvalidParameterError."""
-    if not headers:
-        return None
     name, sequence = headers.get(_PRODUCER_ID), headers.get(_SEQUENCE)
     if name is None and sequence is None:
         return None

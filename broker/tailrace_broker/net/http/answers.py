@@ -137,9 +137,11 @@ class AnswerQueue:
     def _start(self, exchange: Exchange) -> None:
         if exchange.refused is not None:
             self._answer(exchange, exchange.refused)
-        elif exchange.route.immediate is not None:
+            return
+        immediate = exchange.route.immediate
+        if immediate is not None:
             exchange.began_s = monotonic()
-            exchange.route.immediate(self._broker, exchange.call(), partial(self._answer, exchange))
+            immediate(self._broker, exchange.call(), partial(self._answer, exchange))
         else:
             self._serving = self._spawn(self._serve(exchange))
 
