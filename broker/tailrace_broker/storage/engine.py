@@ -133,7 +133,7 @@ async def open_engine(
         reading=Reading(pool.read, io),
         catch_up=Reading(pool.catch_up, IoShare(io, max(1, io.count - 1))),
         # What followers are sent is waited for, too, by producers elsewhere: it gets all threads.
-        # Twice their number: a thread that has ended a write has the next one. What comes here
+        # Twice their number: a thread that has ended a job has the next one. What comes here
         # waits for no more than these, if hundreds are there.
         receiving=IoShare(io, 2 * io.count),
         write_file=write_file,

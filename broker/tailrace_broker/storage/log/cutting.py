@@ -76,7 +76,7 @@ class Cutting:
 
     def _find(self) -> None:
         """It has the turn."""
-        self._parts.resources.io.submit(
+        self._parts.resources.receiving.submit(
             partial(self._find_refusal, self._is_in_memory()), self._found
         )
 
@@ -146,7 +146,7 @@ class Cutting:
         self._cuts_segments = cut.is_reset or is_within or (
             parts.is_repeated and parts.segments[-1].end_offset == cut.end
         )  # fmt: skip
-        parts.resources.io.submit(self._cut_files, self._applied)
+        parts.resources.receiving.submit(self._cut_files, self._applied)
 
     def _cut_files(self) -> None:
         """Blocks."""

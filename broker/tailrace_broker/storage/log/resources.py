@@ -34,7 +34,8 @@ class Reading(NamedTuple):
 class LogResources:
     """`on_sealed`: a log has finished a segment.
 
-    `reading`: for users; `catch_up`: for followers. `receiving`: writes what a follower was sent.
+    `reading`: for users; `catch_up`: for followers. `receiving`: writes what a follower was sent,
+    and cuts its log.
     `io`: all threads, for what producers send.
     `write_file`: replaces a small file, on a full disk too, so that retention can make room.
     """

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from tailrace_broker.codec.batch import StoredBatch
+from tailrace_broker.model.append_outcome import LogIsCut
+from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import Reading
 from tests.support.storage.followers import Follower, follow, stored_batch
@@ -45,6 +48,36 @@ class HeldReads:
         """So many have."""
         for _ in range(count):
             assert await asyncio.to_thread(self.began.acquire, timeout=WAIT_S)
+
+
+class OwnJobs:
+    """Of a producer: always one is with the threads, or has just ended."""
+
+    def __init__(self, io: IoThreads) -> None:
+        self._io = io
+        self._jobs = self._at_own = 0  # that have begun; when the last own one did
+        self._waited_for: list[int] = []
+        self._is_over = False
+        io.with_room = self._counted
+        self._submit()
+
+    async def end(self) -> int:
+        """Return how many jobs of others began, at most, between two of them."""
+        self._is_over = True
+        await self._io.run(lambda: None)
+        return max(self._waited_for)
+
+    def _counted(self, work: Callable[[], Any]) -> Any:
+        self._jobs += 1
+        return work()
+
+    def _submit(self) -> None:
+        if not self._is_over:
+            self._io.submit(self._work, lambda *_: self._submit())
+
+    def _work(self) -> None:
+        self._waited_for.append(self._jobs - self._at_own)
+        self._at_own = self._jobs
 
 
 def of_log(batch: StoredBatch, log: PartitionLog) -> StoredBatch:
@@ -115,3 +148,21 @@ async def test_a_write_of_a_producer_does_not_wait_for_all_that_a_follower_was_s
         disk.let_writes_go_on()
         assert (await own <= 2 * THREADS) == is_shared
         await asyncio.gather(*received)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_a_write_of_a_producer_does_not_wait_for_the_cuts_of_all_logs(
+    tmp_path: Path, is_shared: bool
+) -> None:
+    """Without shares it does."""
+    async with follow(LogFiles(tmp_path), partitions=range(2 * LOGS)) as engine:
+        resources, followers = engine.resources, [Follower(log) for log in engine.logs]
+        if not is_shared:
+            object.__setattr__(resources, "receiving", resources.io)
+        batch = stored_batch([os.urandom(100_000)], 0)
+        await asyncio.gather(*(each.write(of_log(batch, each.log)) for each in followers))
+        own = OwnJobs(resources.io)
+        cuts = await asyncio.gather(*(each.begin_cut(0) for each in followers))
+        assert all(isinstance(each, LogIsCut) for each in cuts)
+        # What was queued when one began, and what came before it was known to have ended.
+        assert (await own.end() <= 2 * 2 * THREADS + THREADS) == is_shared
