@@ -18,6 +18,7 @@ from tailrace_broker.storage.files.direct_file import (
     translated_errors,
     write_file_atomically,
 )
+from tailrace_broker.storage.files.writes_under_way import writing
 
 # A start writes who the disk is, a deletion its mark; a topic without a record, and the trash, may
 # have no directory yet.
@@ -40,7 +41,7 @@ class SpareFiles:
 
     def fill(self) -> None:
         """Make those that are missing, as far as there is space; so does a write that has space."""
-        with self._lock, suppress(StoredDataError), translated_errors(self._path):
+        with self._lock, suppress(StoredDataError), translated_errors(self._path), writing():
             for directory in (self._path, *self._directories):
                 directory.mkdir(exist_ok=True)
             for path in self._files:
@@ -60,7 +61,7 @@ class SpareFiles:
                 spare = self._spare_for(len(contents))
                 if spare is None:
                     raise
-                with translated_errors(path):
+                with translated_errors(path), writing():
                     _write_over(spare, contents)
                     spare.replace(path)
                     sync_directory(path.parent)

@@ -18,9 +18,12 @@ class IoThread(threading.Thread):
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """The calling thread is in a call that writes; of other threads nobody takes note."""
+    """The calling thread is in a call that writes; of other threads nobody takes note.
+
+    Within another one it is a part of that.
+    """
     thread = threading.current_thread()
-    if not isinstance(thread, IoThread):
+    if not isinstance(thread, IoThread) or thread.writes_since_s is not None:
         yield
         return
     thread.writes_since_s = monotonic()

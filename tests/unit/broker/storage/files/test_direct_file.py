@@ -2,9 +2,10 @@ import errno
 import mmap
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,15 @@ from tailrace_broker.storage.files.direct_file import (
     DirectFile,
     has_direct_io,
     measure_durable_write_ms,
+    sync_directory,
     sync_file_system,
     write_file_atomically,
 )
+from tailrace_broker.storage.files.spare_files import SpareFiles
+from tailrace_broker.storage.files.writes_under_way import IoThread
 from tests.support.storage.storage import FaultyDisk
 
+WAIT_S = 15.0
 MEMORY_FILE_SYSTEM = Path("/dev/shm")
 
 
@@ -206,6 +211,43 @@ def test_without_syncfs_all_file_systems_are_synced(
     monkeypatch.setattr(os, "sync", lambda: synced.append("all"))
     sync_file_system(tmp_path)
     assert synced == ["all"]
+
+
+@pytest.mark.parametrize(
+    ("do", "call"),
+    [
+        (sync_file_system, "sync"),
+        (sync_directory, "fsync"),
+        (lambda path: DirectFile.create(path / "segment", is_direct=False).close(), "open"),
+        (lambda path: write_file_atomically(path / "f.json", b"new"), "fsync"),
+        (lambda path: SpareFiles(path).fill(), "pwritev"),
+    ],
+    ids=["file system", "directory", "new file", "small file", "spare files"],
+)
+def test_what_may_hang_on_a_disk_that_stalls_counts_as_a_write(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    do: Callable[[Path], None],
+    call: str,
+) -> None:
+    """From when all of it began: a later part of it does not begin again."""
+    monkeypatch.setattr(direct_file, "_libc", object())
+    monkeypatch.setattr(os, "sync", lambda: None)
+    marks: list[float | None] = []
+    real = getattr(os, call)
+
+    def note(*args: Any, **options: Any) -> Any:
+        marks.append(thread.writes_since_s)
+        return real(*args, **options)
+
+    monkeypatch.setattr(os, call, note)
+    thread = IoThread(target=do, args=(tmp_path,))
+    thread.start()
+    thread.join(WAIT_S)
+    assert marks
+    assert None not in marks
+    assert len(set(marks)) == 1
+    assert thread.writes_since_s is None
 
 
 @pytest.mark.parametrize("call", ["open", "fsync", "replace"])
