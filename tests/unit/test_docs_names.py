@@ -8,6 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.wire import (
+    CLEAN_STOP_FILE,
+    DAMAGE_FILE,
+    DAMAGED_SUFFIX,
+    DELETED_TOPIC_FILE,
+    INVENTORY_FILE,
+    LOG_START_FILE,
+    META_FILE,
+    METADATA_LOGS,
+    PURGED_SUFFIX,
+    TRASH,
+)
+from tailrace_broker.core.raft.metadata_log import SNAPSHOT_SUFFIX
+from tailrace_broker.storage.data_directory import RETIRED_DIRECTORY, RETIRED_MARK
+from tailrace_broker.storage.journal.file import JOURNAL_FILES, journal_paths
+from tailrace_broker.storage.journal.presence import ACCEPTED_SUFFIX
+from tailrace_broker.storage.log.producer_recovery import PRODUCERS
+from tailrace_broker.storage.log.rescued_tail import RESCUED
+from tailrace_broker.storage.segments.cut import MARK_SUFFIX
+
 pytestmark = pytest.mark.timeout(30)  # all sources are read, and parsed
 
 ROOT = Path(__file__).parents[2]
@@ -112,3 +132,24 @@ def test_decision_records_begin_alike_and_the_index_has_them_all() -> None:
     index = (DECISIONS / "README.md").read_text()
     assert re.findall(r"^\| \[.*", index, re.MULTILINE) == rows
     assert all(second == first + 1 for first, second in pairwise(numbers))
+
+
+def test_the_listing_of_a_data_directory_has_what_a_broker_writes() -> None:
+    text = (ROOT / "docs" / "formats.md").read_text()
+    _, rest = text.split("## The data directory\n")
+    listed = re.findall(r"^    (\S.*?)(?:  |$)", rest.split("\n## ")[0], re.MULTILINE)
+    partition = "data/<topic id>/<partition id>"
+    assert {
+        *(f"data/{each}" for each in (META_FILE, INVENTORY_FILE, CLEAN_STOP_FILE, RETIRED_MARK)),
+        f"{RETIRED_DIRECTORY}/",
+        *(f"data/metadata/<0 or 1>{Path(each).suffix}" for each in METADATA_LOGS),
+        f"data/metadata/<term>-<height>{SNAPSHOT_SUFFIX}",
+        *(f"data/journal/<0 to {JOURNAL_FILES - 1}>{each.suffix}" for each in journal_paths(ROOT)),
+        f"data/journal/<0 to {JOURNAL_FILES - 1}>.journal{ACCEPTED_SUFFIX}",
+        f"data/journal/<0 to {JOURNAL_FILES - 1}>.journal{ACCEPTED_SUFFIX}.<boot>",
+        f"{partition}/<end offset>{MARK_SUFFIX}",
+        *(f"{partition}/{each}" for each in (LOG_START_FILE, RESCUED, DAMAGE_FILE, PRODUCERS)),
+        f"{partition}{DAMAGED_SUFFIX}/",
+        f"data/<topic id>/{DELETED_TOPIC_FILE}",
+        *(f"data/{TRASH}/<topic id>{each}/" for each in ("", PURGED_SUFFIX)),
+    } <= {*listed}
