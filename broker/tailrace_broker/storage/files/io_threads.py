@@ -71,6 +71,10 @@ class IoThreads:
         if self._is_stopped:
             self._refuse_queued()
 
+    def note_full(self) -> None:
+        """The disk had no room, as the result of a job says. In any thread."""
+        self.full_at_s = monotonic()
+
     def call_soon(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop, after what this turn still brings."""
         self._loop.call_soon(action)
@@ -115,7 +119,7 @@ class IoThreads:
             self._completed.append((done, self.with_room(work), None))
         except TailraceError as error:
             if isinstance(error, DiskFullError):
-                self.full_at_s = monotonic()
+                self.note_full()
             self._completed.append((done, None, error))
         except BaseException as error:  # noqa: BLE001  a supervisor: hands bugs to the runtime
             self._loop.call_soon_threadsafe(self._on_bug, error)

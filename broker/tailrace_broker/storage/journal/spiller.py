@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from tailrace_broker.codec.batch import StoredBatch
-from tailrace_broker.model.errors import StoredDataError, TailraceError
+from tailrace_broker.model.errors import DiskFullError, StoredDataError, TailraceError
 from tailrace_broker.storage.files.direct_file import sync_file_system
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.files.io_threads import IoThreads
@@ -130,6 +130,8 @@ class Spiller:
         errors = [self._put(part, is_together=is_together) for part in parts]
         put = [part for part, error in zip(parts, errors, strict=True) if not error]
         sync_error = self._sync(put) if is_together else None
+        if any(isinstance(each, DiskFullError) for each in (*errors, sync_error)):
+            self._io.note_full()
         for part in put:
             if sync_error is None:
                 part.writer.take(part.batches)

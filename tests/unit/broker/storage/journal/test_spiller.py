@@ -121,6 +121,7 @@ async def test_a_log_that_the_disk_does_not_take_keeps_nobody_else(
         await append_to(engine.logs)
         disk.fail("pwritev", errno.ENOSPC, skipped=1)
         assert isinstance(await spill_all(engine), DiskFullError)
+        assert engine.resources.io.full_at_s is not None
         assert pending_of(engine) == [False, True, False]
         assert [await values_in(log) for log in engine.logs] == [[b"0"], [b"1"], [b"2"]]
 
