@@ -40,7 +40,7 @@ from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.gone_partitions import remove_gone
-from tailrace_broker.storage.journal.cuts import write_cuts
+from tailrace_broker.storage.journal.cuts import write_cuts_of_start
 from tailrace_broker.storage.log.inheritance import Inheritance
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
@@ -184,7 +184,7 @@ class LocalTopics:
         await self._host_all_deleted(state, replayed)
         await self._set_aside_closed(replayed)
         assert self._resources is not None
-        await write_cuts(self._resources.journal, replayed.cuts)
+        await write_cuts_of_start(self._resources.journal, replayed.cuts)
         self._reset_set_aside()
         self._state, self._applied_count = state, count
 

@@ -1,9 +1,11 @@
 """What a start gives up, and what a replica takes for damage, after a loss of power."""
 
+import asyncio
 import errno
 import json
 import os
 import shutil
+from collections.abc import MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,20 @@ import pytest
 from structlog.testing import capture_logs
 
 from tailrace.wire import BatchHeader
+from tailrace_broker.app import broker as app_broker
+from tailrace_broker.app.broker import LocalBroker
 from tailrace_broker.codec.batch import read_header, stamp_batch
 from tailrace_broker.model.errors import StorageFailedError
 from tailrace_broker.model.ring_state import RangeEnd, Replica
 from tailrace_broker.model.topic import TopicSettings
+from tailrace_broker.storage.journal import cuts
 from tailrace_broker.storage.log.rescued_tail import RESCUED, load_rescued, save_rescued
-from tests.support.broker.brokers import started_broker
+from tests.support.broker.brokers import open_broker, started_broker
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
 from tests.support.storage.batches import Event, body_of, place_of
+from tests.support.storage.full_disk import full_disk
 from tests.support.storage.storage import Appends, append_large
+from tests.support.waits import until
 
 # Each starts a broker, which takes as long as the disk does.
 pytestmark = pytest.mark.timeout(20)
@@ -38,20 +45,7 @@ async def test_what_a_loss_of_power_has_taken_from_a_replica_is_no_damage_to_lat
     """
     lost, killed = tmp_path / "lost", tmp_path / "killed"
 
-    async with started_broker(tmp_path / "live") as broker:
-        topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
-        log = broker.hosted("t").log_of(0)
-        await append_large(log)
-        for value in (b"1", b"2"):
-            await Appends(log).event(value)
-        shutil.copytree(tmp_path / "live", lost)
-    state = ring_state_on(lost)
-    owner = state.ranges[0]
-    shared = msgspec.structs.replace(
-        owner, replicas=(0, 1), isr=(*owner.isr, Replica(1, 1)), leader=None
-    )
-    put_ring_state(lost, msgspec.structs.replace(state, ranges={0: shared}))
-    lose_power(lost / "data", topic.topic_id)
+    await replica_that_lost_power(tmp_path / "live", lost)
     if fails_first:
         with monkeypatch.context() as patch:
             let_writes_fail(patch, lost / "data/journal")
@@ -60,14 +54,80 @@ async def test_what_a_loss_of_power_has_taken_from_a_replica_is_no_damage_to_lat
                     pass
             assert raised.group_contains(StorageFailedError)
     async with started_broker(lost) as broker:
-        mine = broker.ring.registration
-        assert mine is not None
-        assert (mine.loss, mine.ends) == ("power", (RangeEnd(0, last_epoch=0, end=0),))
+        check_registration(broker)
         shutil.copytree(lost, killed)
+    await check_without_damage(killed)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_a_start_that_must_cut_the_journal_waits_until_a_full_disk_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
+) -> None:
+    """It says so, and tells nobody of ends that are to be cut. It may be stopped meanwhile."""
+    monkeypatch.setattr(app_broker, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(cuts, "RETRY_SECONDS", 0.01)
+    lost, has_room = tmp_path / "lost", False
+    await replica_that_lost_power(tmp_path / "live", lost)
+
+    with capture_logs() as lines, full_disk(monkeypatch, lambda: not has_room):
+        async with open_broker(lost) as broker:
+            starting = asyncio.create_task(broker.start())
+            await until(lambda: starting.done() or any(is_full(line) for line in lines))
+            await until(lambda: starting.done() or broker.counters.log_write_errors > 2)
+            assert not starting.done()
+            assert (broker.ring.registration, broker.is_ready) == (None, False)
+            assert [each["event"] for each in lines].count("start.waits") == 1
+            if is_stopped:
+                starting.cancel()
+            else:
+                has_room = True
+                await starting
+                check_registration(broker)
+                shutil.copytree(lost, tmp_path / "killed")
+    if is_stopped:
+        async with started_broker(lost) as broker:
+            check_registration(broker)
+            shutil.copytree(lost, tmp_path / "killed")
+    await check_without_damage(tmp_path / "killed")
+
+
+def is_full(line: MutableMapping[str, Any]) -> bool:
+    """The log line that says so of the disk."""
+    return line["event"] == "health.changed" and line["full"] is True
+
+
+def check_registration(broker: LocalBroker) -> None:
+    """It has lost power, and what it had; it knows of nothing that was committed."""
+    mine = broker.ring.registration
+    assert mine is not None
+    assert (mine.loss, mine.ends) == ("power", (RangeEnd(0, last_epoch=0, end=0),))
+
+
+async def check_without_damage(killed: Path) -> None:
+    """A later start does not take what was cut for proof of a loss."""
     with capture_logs() as lines:
         async with started_broker(killed):
             pass
     assert "partition.damaged" not in {line["event"] for line in lines}
+
+
+async def replica_that_lost_power(live: Path, lost: Path) -> UUID:
+    """A broker's disk that has lost the first write to a log's segment, which others have too."""
+    async with started_broker(live) as broker:
+        topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=1))
+        log = broker.hosted("t").log_of(0)
+        await append_large(log)
+        for value in (b"1", b"2"):
+            await Appends(log).event(value)
+        shutil.copytree(live, lost)
+    state = ring_state_on(lost)
+    owner = state.ranges[0]
+    shared = msgspec.structs.replace(
+        owner, replicas=(0, 1), isr=(*owner.isr, Replica(1, 1)), leader=None
+    )
+    put_ring_state(lost, msgspec.structs.replace(state, ranges={0: shared}))
+    lose_power(lost / "data", topic.topic_id)
+    return topic.topic_id
 
 
 async def test_what_a_later_opening_gives_up_is_cut_at_once(

@@ -1,6 +1,7 @@
 """Cuts of logs in the journal at the end of a recovery."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,12 @@ import pytest
 from tailrace_broker.codec.journal import JournalCut
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import StorageFailedError
-from tailrace_broker.storage.journal.cuts import CUTS_OF_A_FRAME_MAX, write_cuts
+from tailrace_broker.storage.journal import cuts as journal_cuts
+from tailrace_broker.storage.journal.cuts import (
+    CUTS_OF_A_FRAME_MAX,
+    write_cuts,
+    write_cuts_of_start,
+)
 from tests.support.storage.batches import TOPIC_ID
 from tests.support.storage.storage import (
     WAIT_S,
@@ -58,6 +64,29 @@ async def test_a_cut_that_cannot_be_written_is_an_error(
         disk.fail("pwritev", skipped=failing - 1)
         with pytest.raises(StorageFailedError):
             await write_cuts(engine.resources.journal, cuts_at(9, CUTS_OF_A_FRAME_MAX + 1))
+
+
+async def test_cuts_of_a_start_that_a_full_disk_refuses_are_all_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of them a second time."""
+    monkeypatch.setattr(journal_cuts, "RETRY_SECONDS", 0)
+    files, disk, counters = LogFiles(tmp_path), FaultyDisk(monkeypatch), Counters()
+    partitions = [0, CUTS_OF_A_FRAME_MAX]
+
+    async with open_engine_on(files, partitions=partitions, is_killed=True) as engine:
+        for log in engine.logs:
+            await Appends(log).event(b"0")
+            await Appends(log).event(b"1")
+    async with open_engine_on(files, counters=counters, is_killed=True) as engine:
+        await write_cuts(engine.resources.journal, cuts_at(9, 1))  # a round has begun
+        writes = counters.journal_writes
+        disk.fail("pwritev", errno.ENOSPC, skipped=1)
+        owed = cuts_at(1, CUTS_OF_A_FRAME_MAX + 1)
+        await write_cuts_of_start(engine.resources.journal, owed)
+        assert counters.journal_writes == writes + 3
+    async with open_engine_on(files, partitions=partitions) as engine:
+        assert [await values_in(log) for log in engine.logs] == [[b"0"]] * 2
 
 
 async def test_the_journal_goes_on_when_nobody_waits_for_a_cut_any_more(
