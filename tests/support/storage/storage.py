@@ -6,7 +6,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -269,15 +269,16 @@ class LogFiles:
         self, state: SegmentState, offset: int, *, end_offset: int, max_bytes: int = MEBIBYTE
     ) -> list[StoredBatch]:
         """From one segment."""
-        return read_batches(
-            OpenSegments(is_direct=self.is_direct),
-            self.segment(state.base_offset),
-            state,
-            self.pool.read,
-            offset=offset,
-            end_offset=end_offset,
-            max_bytes=max_bytes,
-        )
+        with closing(OpenSegments(is_direct=self.is_direct)) as files:
+            return read_batches(
+                files,
+                self.segment(state.base_offset),
+                state,
+                self.pool.read,
+                offset=offset,
+                end_offset=end_offset,
+                max_bytes=max_bytes,
+            )
 
     def values(self) -> list[bytes | None]:
         """Recover, then read every record's value in the segments; offsets must be dense."""
