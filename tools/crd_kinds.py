@@ -153,7 +153,10 @@ class TopicStatus(Fields):
     """The topic's id in its ring."""
 
     partition_count: Count | None = None
-    """Partitions, sealed ones too."""
+    """Partitions that take events."""
+
+    sealed_partition_count: Count | None = None
+    """Partitions that take no events any more: others have taken their keys over."""
 
     retention: Word | None = None
     """How long records are kept: what is in force."""

@@ -162,7 +162,7 @@ class PartitionLoss:
 class DeletedTopic:
     """A deleted topic that can be restored; `purge_at`: until then, on a full disk less long.
 
-    Both times are texts as in records.
+    Both times are texts as in records. `partitions`: the sealed ones too.
     """
 
     name: str
@@ -171,6 +171,7 @@ class DeletedTopic:
     size_bytes: int
     deleted_at: str
     purge_at: str
+    sealed_partitions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,8 +197,8 @@ class Cluster:
 class LiveTopic:
     """A topic of the ring; settings by their names in the API's JSON (`retentionMs`).
 
-    `partition_count`: sealed ones too; `partitions`: those that take events. `ranges_to_slice`:
-    those in which it does not have its `partitionsPerRange` yet.
+    `partition_count`, `partitions`: those that take events; `sealed_count`: that do not any more.
+    `ranges_to_slice`: those in which it does not have its `partitionsPerRange` yet.
     """
 
     id: str
@@ -207,6 +207,7 @@ class LiveTopic:
     partitions: tuple[Document, ...]
     size_bytes: int | None
     ranges_to_slice: int = 0
+    sealed_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ def _in_force(live: LiveTopic) -> dict[str, Any]:
     return {
         "topicId": live.id,
         "partitionCount": live.partition_count,
+        "sealedPartitionCount": live.sealed_count,
         "retention": duration_quantity(live.settings.get("retentionMs")),
         "durability": live.settings.get("durability", "fsync"),
         **size,
@@ -79,8 +80,7 @@ def _findings(topic: Topic, action: Action | None, error: str | None) -> Iterato
         yield Finding("Missing", "the ring has no such topic", NOT_READY)
         return
     yield from _unserved(topic.live, topic.ring)
-    message = f"{topic.live.partition_count} partitions are served{_waiting_ranges(topic.live)}"
-    yield Finding("Served", message, READY)
+    yield Finding("Served", _served_text(topic.live), READY)
 
 
 def _unserved(live: LiveTopic, ring: Ring | None) -> Iterator[Finding]:
@@ -93,6 +93,11 @@ def _unserved(live: LiveTopic, ring: Ring | None) -> Iterator[Finding]:
         yield Finding("Leaderless", message, NOT_READY)
     if ring is not None:
         yield from unserved(ring, int(live.settings.get("minInSyncReplicas", IN_SYNC_MIN)))
+
+
+def _served_text(live: LiveTopic) -> str:
+    sealed = f", and {live.sealed_count} sealed ones" if live.sealed_count else ""
+    return f"{live.partition_count} partitions are served{sealed}{_waiting_ranges(live)}"
 
 
 def _waiting_ranges(live: LiveTopic) -> str:

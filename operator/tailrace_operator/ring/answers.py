@@ -165,12 +165,13 @@ def live_topic(details: TopicDetails) -> LiveTopic:
     return LiveTopic(
         id=details.topic.id,
         settings={name: each for name, each in document.items() if name not in _NOT_SETTINGS},
-        partition_count=details.topic.partitions,
+        partition_count=details.topic.open_partitions,
         partitions=partitions,
         size_bytes=_sum(
             partition_detail.size_bytes for partition_detail in details.partition_details
         ),
         ranges_to_slice=details.topic.ranges_to_slice,
+        sealed_count=details.topic.sealed_partitions,
     )
 
 

@@ -17,7 +17,8 @@ class TrashedTopicAnswer(msgspec.Struct, rename="camel", kw_only=True):
 
     name: str
     id: UUID
-    partitions: int
+    partitions: Annotated[int, Meta(description="Sealed ones too.")]
+    sealed_partitions: Annotated[int, Meta(description="Of these, which took no more records.")]
     size_bytes: Annotated[int, Meta(description="What it takes on disk.")]
     deleted_at: str
     purge_at: Annotated[
@@ -47,6 +48,7 @@ async def list_trash(broker: Broker, _: Call) -> Response:
             name=trashed_topic.topic.name,
             id=trashed_topic.topic.topic_id,
             partitions=len(trashed_topic.topic.partitions),
+            sealed_partitions=sum(each.is_sealed for each in trashed_topic.topic.partitions),
             size_bytes=trashed_topic.size_bytes,
             deleted_at=format_timestamp(trashed_topic.deleted_us).decode(),
             purge_at=format_timestamp(trashed_topic.purge_us).decode(),

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.cli.lib.parser import UsageError, parameter, shown, text
 from tailrace.errors import ConnectionFailedError, TailraceError, WrongSchemeError
@@ -122,6 +122,17 @@ def with_right_scheme(error: ConnectionFailedError) -> ConnectionFailedError:
 def counted(count: int, noun: str) -> str:
     """ "1 event", "10,000 events"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def with_sealed(opened: str, sealed: int) -> str:
+    """ "4 partitions (12 sealed)": which take records, and how many do not, if there are such."""
+    return opened + (f" ({sealed} sealed)" if sealed else "")
+
+
+def partitions_text(topic: Mapping[str, Any]) -> str:
+    """Likewise of a topic as the API describes it."""
+    sealed = topic["sealedPartitions"]
+    return with_sealed(str(topic["partitions"] - sealed), sealed)
 
 
 def size_text(size_bytes: int) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tailrace.cli.lib.options import counted, size_text
+from tailrace.cli.lib.options import counted, size_text, with_sealed
 from tailrace.cli.lib.parser import shown
 from tailrace.cli.lib.reslicing import plan_reslice, reslice_text
 from tailrace.errors import TailraceError, TopicNotFoundError
@@ -128,11 +128,13 @@ def plan_restore(client: "Client", name_or_id: str, new_name: str | None) -> Pla
         "id": deleted.id,
         "dryRun": True,
         "partitions": deleted.partitions,
+        "sealedPartitions": deleted.sealed_partitions,
         "sizeBytes": deleted.size_bytes,
         "deletedAt": deleted.deleted_at,
     }
+    opened = counted(deleted.partitions - deleted.sealed_partitions, "partition")
     summary = (
-        f"would restore {name}: {counted(deleted.partitions, 'partition')}, "
+        f"would restore {name}: {with_sealed(opened, deleted.sealed_partitions)}, "
         f"{size_text(deleted.size_bytes)}, deleted {deleted.deleted_at}"
     )
     return document, summary

@@ -3,7 +3,16 @@
 import argparse
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tailrace.cli.lib.options import DRY_RUN, OUTPUT, TOPIC, URL, connect, counted, size_text
+from tailrace.cli.lib.options import (
+    DRY_RUN,
+    OUTPUT,
+    TOPIC,
+    URL,
+    connect,
+    counted,
+    partitions_text,
+    size_text,
+)
 from tailrace.cli.lib.parser import Parameter, UsageError, Verb, parameter, whole_number
 from tailrace.cli.lib.quantities import duration, size
 from tailrace.cli.verbs import trash
@@ -69,7 +78,7 @@ def list_topics(*, deleted: bool, output: str, url: str | None) -> None:
 
     columns = [
         member("TOPIC", "name"),
-        Column("PARTITIONS", _partitions_text),
+        Column("PARTITIONS", partitions_text),
         member("COPIES", "copies"),
         Column("RETENTION", lambda topic: duration_quantity(topic["retentionMs"])),
         member("DURABILITY", "durability"),
@@ -171,12 +180,6 @@ def _settings_text(topic: "TopicInfo") -> str:
         "partitions-per-range": str(topic.partitions_per_range),
     }
     return "   ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _partitions_text(topic: dict[str, Any]) -> str:
-    """Those that take records; and how many do not any more, where there are such."""
-    sealed = topic["sealedPartitions"]
-    return f"{topic['partitions'] - sealed}" + (f" ({sealed} sealed)" if sealed else "")
 
 
 def _partition_columns() -> "list[Column]":

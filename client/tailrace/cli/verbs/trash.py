@@ -1,6 +1,15 @@
 """`tailrace topic restore`, and what `tailrace topic list --deleted` shows."""
 
-from tailrace.cli.lib.options import DRY_RUN, OUTPUT, URL, connect, counted, size_text
+from tailrace.cli.lib.options import (
+    DRY_RUN,
+    OUTPUT,
+    URL,
+    connect,
+    counted,
+    partitions_text,
+    size_text,
+    with_sealed,
+)
 from tailrace.cli.lib.parser import Verb, parameter, text
 
 
@@ -12,7 +21,7 @@ def list_deleted(*, output: str, url: str | None) -> None:
     columns = [
         member("TOPIC", "name"),
         member("ID", "id"),
-        member("PARTITIONS", "partitions"),
+        Column("PARTITIONS", partitions_text),
         Column("SIZE", lambda topic: size_text(topic["sizeBytes"])),
         member("DELETED", "deletedAt"),
         member("KEPT UNTIL", "purgeAt"),
@@ -40,7 +49,8 @@ def restore(
             return
         restored = client.restore_topic(topic, new_name=new_name)
     info = restored.topic
-    line = f"✓ {info.name}: restored, {counted(info.partitions, 'partition')}"
+    opened = counted(info.open_partitions, "partition")
+    line = f"✓ {info.name}: restored, {with_sealed(opened, info.sealed_partitions)}"
     show(output, to_document(info), line)
 
 

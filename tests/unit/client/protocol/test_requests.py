@@ -550,6 +550,7 @@ def test_deleted_topics_are_read_as_the_broker_reports_them() -> None:
         "sizeBytes": 8192,
         "deletedAt": "2026-01-02T03:04:05.000000Z",
         "purgeAt": "2026-01-03T03:04:05.000000Z",
+        "sealedPartitions": 2,
     }
     (topic,) = requests.parse_deleted_topics(
         Answer(200, {}, json.dumps({"topics": [reported]}).encode())

@@ -44,6 +44,7 @@ def test_a_topic_that_is_served() -> None:
         "observedGeneration": 3,
         "topicId": "7f3a",
         "partitionCount": 2,
+        "sealedPartitionCount": 0,
         "retention": "7d",
         "durability": "fsync",
         "size": "0",
@@ -63,6 +64,13 @@ def test_ranges_that_wait_for_another_number_of_partitions_are_counted(
         "Served",
         f"12 partitions are served; {words} still to come to 8 partitions",
     )
+
+
+def test_sealed_partitions_are_counted_apart() -> None:
+    status = status_of(a_topic(replace(live_topic(4), sealed_count=12)))
+
+    assert ready(status)[2] == "4 partitions are served, and 12 sealed ones"
+    assert (status["partitionCount"], status["sealedPartitionCount"]) == (4, 12)
 
 
 def test_a_topic_that_keeps_all_says_so() -> None:

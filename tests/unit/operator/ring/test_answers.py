@@ -13,8 +13,16 @@ from tailrace.protocol.ring_values import (
     RingStep,
     StepResult,
 )
+from tailrace.values import TopicDetails, TopicInfo
 from tailrace_operator.plan.observed import Broker, Range
-from tailrace_operator.ring.answers import arguments, ring_of, state_in, step_text, together
+from tailrace_operator.ring.answers import (
+    arguments,
+    live_topic,
+    ring_of,
+    state_in,
+    step_text,
+    together,
+)
 
 OLDER = RingMetadata(
     term=3, leader=1, voters=(0, 1, 2), next_voters=(), height=8, applied=8, log_bytes=0
@@ -263,6 +271,15 @@ def test_a_step_is_reported_with_what_it_cost() -> None:
     assert step_text(done) == (
         "ranges 5, 6 in place of range 1; 8 partitions sealed, 16 new; 0 bytes copied; took 90 ms"
     )
+
+
+def test_sealed_partitions_are_counted_apart() -> None:
+    info = TopicInfo("t", "1", 4, True, "fsync", 16, 3, sealed_partitions=12)
+
+    live = live_topic(TopicDetails(info, ()))
+
+    assert (live.partition_count, live.sealed_count) == (4, 12)
+    assert "sealedPartitions" not in live.settings
 
 
 def test_settings_have_other_names_in_the_client() -> None:
