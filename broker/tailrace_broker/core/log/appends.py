@@ -100,9 +100,11 @@ class EventsAppend:
     def finish(self, outcome: AppendOutcome) -> None:
         """Answer each request with its own offset, or all with the error."""
         if isinstance(outcome, Appended) and len(self._events) > 1:
-            assert not outcome.is_duplicate
-            for offset, (_, _, _, done) in enumerate(self._events, start=outcome.offset):
-                done(outcome._replace(offset=offset))
+            first_offset, is_duplicate, copies, partition = outcome
+            assert not is_duplicate
+            for offset, (_, _, _, done) in enumerate(self._events, start=first_offset):
+                # Not `_replace`, which costs three times as much.
+                done(Appended(offset, is_duplicate, copies, partition))
         else:
             for _, _, _, done in self._events:
                 done(outcome)

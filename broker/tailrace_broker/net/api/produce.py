@@ -155,7 +155,7 @@ class _Request(NamedTuple):
 
     def appends_to(self, partition: int, moved: TailraceError | None) -> Appends:
         """Where to append to a partition; raises why that cannot be. `moved`: see `Broker`."""
-        if wants_redirect(self.call):
+        if self.call.headers and wants_redirect(self.call):
             with suppress(NotReadyError):  # it is led here, and is about to be open
                 log = self.hosted.open_log_of(partition)
                 if log.is_led:
