@@ -53,6 +53,8 @@ BYTES_MAX = 64 * 1024
 COMMIT_SHARE = 0.3
 LOST_SHARE = 0.1
 HANDLE_S_MAX = 0.2
+# A broker on a busy machine hears of a request after its sender has gone.
+LATE_NS_MAX = 300_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +200,19 @@ class _Consumer:
         }
 
     def _lose_an_answer(self) -> None:
-        """A poll whose answer comes, and is not read."""
+        """A poll whose answer comes, and is not read.
+
+        Heard late, it is answered with less of the next delivery than that brings: the rest of
+        what the consumer has then is given back.
+        """
         self._has_all = False
+        start_ns = monotonic_ns()
         request = poll_request(self._wanted.consumer_id, **self._parameters())
         connection = HTTPConnection(urlsplit(self._random.choice(self._wanted.urls)).netloc)
         with closing(connection), suppress(OSError):
             connection.request(request.method, request.target, headers=dict(request.headers))
             select([connection.sock], [], [], WAIT_MS_MAX / 1000)
+        self._note("goodbye", start_ns, end_ns=monotonic_ns() + LATE_NS_MAX)
 
     def _poll(self) -> None:
         start_ns = monotonic_ns()
