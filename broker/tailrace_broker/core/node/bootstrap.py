@@ -9,10 +9,14 @@ veto, so wiped brokers cannot found a ring beside the one that they were in. It 
 state if it has nothing else yet; when that names the disks of all who are asked, a bootstrap whose
 founder died is finished with it. Until the initial state is on its disk, a broker does not answer.
 
-There are never two rings, of whatever size: each bootstrap needs broker 0, whose disk takes one
-initial state, and all others take the same. (A founder that decided alone could have the answer of
-a broker that founds a smaller ring meanwhile, in which that founder has no part.) A founder that
-answers another bootstrap gives up its own.
+There are never two rings, of whatever size, while broker 0 has its disk: each bootstrap needs
+broker 0, whose disk takes one initial state, and all others take the same. (A founder that decided
+alone could have the answer of a broker that founds a smaller ring meanwhile, in which that founder
+has no part.) With an empty disk broker 0 knows of no ring that it was in. What keeps a second one
+away then are the others of that ring: one that is to be founded with is a veto, and where a leader
+is heard nothing begins (`answer_at_once`). Founded for fewer brokers than before, while it hears
+none of the others, it begins a second ring. A founder that answers another bootstrap gives up its
+own.
 """
 
 from collections import Counter
