@@ -39,8 +39,9 @@ from tailrace_broker.node.ring import RingNode
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files.io_threads import IoThreads
+from tailrace_broker.storage.files.room import when_there_is_room
 from tailrace_broker.storage.gone_partitions import remove_gone
-from tailrace_broker.storage.journal.cuts import write_cuts_of_start
+from tailrace_broker.storage.journal.cuts import write_cuts
 from tailrace_broker.storage.log.inheritance import Inheritance
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.resources import LogResources
@@ -177,16 +178,21 @@ class LocalTopics:
         self._take_roles(state)
         await self._deleted.finish(state, replayed)
         for topic in state.topics.values():
-            hosted = await self._fit(state, topic, None, replayed)
-            failure = hosted.failure()
-            if failure is not None:
-                raise failure
+            await when_there_is_room(partial(self._host_at_start, state, topic, replayed))
         await self._host_all_deleted(state, replayed)
         await self._set_aside_closed(replayed)
         assert self._resources is not None
-        await write_cuts_of_start(self._resources.journal, replayed.cuts)
+        write = partial(write_cuts, self._resources.journal, replayed.cuts)
+        await when_there_is_room(write)
         self._reset_set_aside()
         self._state, self._applied_count = state, count
+
+    async def _host_at_start(self, state: RingState, topic: TopicState, replayed: Replayed) -> None:
+        """Repeatable: logs that are open stay so. DiskFullError, StorageFailedError."""
+        hosted = await self._fit(state, topic, self._by_id.get(topic.id), replayed)
+        failure = hosted.failure()
+        if failure is not None:
+            raise failure
 
     def _recovered(self) -> Recovered:
         if self._state is None:

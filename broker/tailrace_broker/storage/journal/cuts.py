@@ -3,38 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
-import structlog
-
 from tailrace_broker.codec.journal import JournalCut
-from tailrace_broker.model.errors import DiskFullError, TailraceError
+from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.storage.files.io_threads import settle
 from tailrace_broker.storage.journal.file import JournalFile
 from tailrace_broker.storage.journal.journal import Journal
 
 # They take 64 KiB of a frame.
 CUTS_OF_A_FRAME_MAX = 1024
-# How long a start waits on a full disk before it tries again.
-RETRY_SECONDS = 1.0
-
-_log = structlog.get_logger()
-
-
-async def write_cuts_of_start(journal: Journal, cuts: Sequence[JournalCut]) -> None:
-    """As `write_cuts`, on a full disk when it has room. StorageFailedError.
-
-    The broker votes meanwhile, and is not registered: nobody hears of ends that are to be cut.
-    """
-    is_logged = False
-    while True:
-        try:
-            await write_cuts(journal, cuts)
-        except DiskFullError as error:
-            if not is_logged:
-                _log.warning("start.waits", cuts=len(cuts), detail=error.detail)
-            is_logged = True
-        else:
-            return
-        await asyncio.sleep(RETRY_SECONDS)
 
 
 async def write_cuts(journal: Journal, cuts: Sequence[JournalCut]) -> None:

@@ -22,7 +22,7 @@ from tailrace_broker.codec.batch import read_header, stamp_batch
 from tailrace_broker.model.errors import StorageFailedError
 from tailrace_broker.model.ring_state import RangeEnd, Replica
 from tailrace_broker.model.topic import TopicSettings
-from tailrace_broker.storage.journal import cuts
+from tailrace_broker.storage.files import room
 from tailrace_broker.storage.log.rescued_tail import RESCUED, load_rescued, save_rescued
 from tests.support.broker.brokers import open_broker, started_broker
 from tests.support.ring.ring_disk import put_ring_state, ring_state_on
@@ -65,7 +65,7 @@ async def test_a_start_that_must_cut_the_journal_waits_until_a_full_disk_has_roo
 ) -> None:
     """It says so, and tells nobody of ends that are to be cut. It may be stopped meanwhile."""
     monkeypatch.setattr(app_broker, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(cuts, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(room, "RETRY_SECONDS", 0.01)
     lost, has_room = tmp_path / "lost", False
     await replica_that_lost_power(tmp_path / "live", lost)
 
@@ -76,7 +76,7 @@ async def test_a_start_that_must_cut_the_journal_waits_until_a_full_disk_has_roo
             await until(lambda: starting.done() or broker.counters.log_write_errors > 2)
             assert not starting.done()
             assert (broker.ring.registration, broker.is_ready) == (None, False)
-            assert [each["event"] for each in lines].count("start.waits") == 1
+            assert sum(map(is_waiting, lines)) == 1
             if is_stopped:
                 starting.cancel()
             else:
@@ -89,6 +89,36 @@ async def test_a_start_that_must_cut_the_journal_waits_until_a_full_disk_has_roo
             check_registration(broker)
             shutil.copytree(lost, tmp_path / "killed")
     await check_without_damage(tmp_path / "killed")
+
+
+async def test_a_start_that_must_end_a_cut_of_segments_waits_likewise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "RETRY_SECONDS", 0.01)
+    has_room = False
+    async with started_broker(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", TopicSettings(partitions_per_range=2))
+        for log in broker.hosted("t").all_logs():
+            await append_large(log)
+    directory = tmp_path / "data" / str(topic.topic_id) / "1"
+    (directory / f"{1:020}.cut").touch()
+
+    with capture_logs() as lines, full_disk(monkeypatch, lambda: not has_room):
+        async with open_broker(tmp_path) as broker:
+            starting = asyncio.create_task(broker.start())
+            await until(lambda: starting.done() or any(map(is_waiting, lines)))
+            assert (starting.done(), broker.ring.registration) == (False, None)
+            has_room = True
+            await starting
+            assert [log.log_end for log in broker.hosted("t").all_logs()] == [1, 1]
+    assert sorted(each.name for each in directory.glob("*.???")) == [
+        f"{0:020}.idx", f"{0:020}.log", f"{1:020}.log",
+    ]  # fmt: skip
+
+
+def is_waiting(line: MutableMapping[str, Any]) -> bool:
+    """The log line of a start that does so."""
+    return bool(line["event"] == "start.waits")
 
 
 def is_full(line: MutableMapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,9 @@ import pytest
 from tailrace_broker.codec.journal import JournalCut
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import StorageFailedError
-from tailrace_broker.storage.journal import cuts as journal_cuts
-from tailrace_broker.storage.journal.cuts import (
-    CUTS_OF_A_FRAME_MAX,
-    write_cuts,
-    write_cuts_of_start,
-)
+from tailrace_broker.storage.files import room
+from tailrace_broker.storage.files.room import when_there_is_room
+from tailrace_broker.storage.journal.cuts import CUTS_OF_A_FRAME_MAX, write_cuts
 from tests.support.storage.batches import TOPIC_ID
 from tests.support.storage.storage import (
     WAIT_S,
@@ -70,7 +68,7 @@ async def test_cuts_of_a_start_that_a_full_disk_refuses_are_all_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of them a second time."""
-    monkeypatch.setattr(journal_cuts, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(room, "RETRY_SECONDS", 0)
     files, disk, counters = LogFiles(tmp_path), FaultyDisk(monkeypatch), Counters()
     partitions = [0, CUTS_OF_A_FRAME_MAX]
 
@@ -83,7 +81,7 @@ async def test_cuts_of_a_start_that_a_full_disk_refuses_are_all_written_later(
         writes = counters.journal_writes
         disk.fail("pwritev", errno.ENOSPC, skipped=1)
         owed = cuts_at(1, CUTS_OF_A_FRAME_MAX + 1)
-        await write_cuts_of_start(engine.resources.journal, owed)
+        await when_there_is_room(partial(write_cuts, engine.resources.journal, owed))
         assert counters.journal_writes == writes + 3
     async with open_engine_on(files, partitions=partitions) as engine:
         assert [await values_in(log) for log in engine.logs] == [[b"0"]] * 2
