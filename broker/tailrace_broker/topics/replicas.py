@@ -154,6 +154,7 @@ class Replicas:
         self._asked: list[Command] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
+        self._is_timer_due = False  # to be set anew, for what has happened in this turn
         self._left: asyncio.Event | None = None  # set when others can do without this broker
         self._is_stopped = False
         ring.on_silent.append(lambda ordinal: self._step(Suspected(ordinal)))
@@ -387,9 +388,13 @@ class Replicas:
             if incoming.link is not None and len(incoming.payload) and not is_taken:
                 incoming.link.consumed(len(incoming.payload))
             self._incoming.popleft()
-        self._wake_when_due()
+        if not self._is_timer_due:
+            self._is_timer_due = True
+            self._loop.call_soon(self._set_timer)
 
-    def _wake_when_due(self) -> None:
+    def _set_timer(self) -> None:
+        """Once for all steps of a turn of the event loop: to ask all ranges costs much."""
+        self._is_timer_due = False
         if self._left is not None and not self._machine.is_needed:
             self._left.set()
         due_ms = self._machine.wake_at_ms
