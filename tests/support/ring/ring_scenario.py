@@ -65,10 +65,14 @@ class Disk:
 
 @dataclass(slots=True)
 class Scenario:
-    """One ring; `happen` goes on with it, and checks what it has become."""
+    """One ring; `happen` goes on with it, and checks what it has become.
+
+    `size`: how many brokers, and how many copies; None: by chance.
+    """
 
     chance: Random
     is_slicing: bool = False  # topics get other numbers of partitions
+    size: tuple[int, int] | None = None
     state: RingState = field(init=False)
     disks: dict[int, Disk] = field(init=False)
     sent: list[Stamped] = field(default_factory=list)  # ever
@@ -92,7 +96,8 @@ class Scenario:
         first, second, *_ = self.chance.getstate()[1]
         self.copying, self.slicing = Random(first), Random(second)
         self.disks = {ordinal: self._new_disk(ordinal) for ordinal in ORDINALS}
-        count, factor = self.chance.randint(1, 4), self.chance.randint(1, 3)
+        drawn = self.chance.randint(1, 4), self.chance.randint(1, 3)
+        count, factor = self.size or drawn
         founders = [
             Registration(each, 1, disk.incarnation, disk.boot, disk.starts[-1].id, "disk")
             for each, disk in self.disks.items()
@@ -166,14 +171,18 @@ class Scenario:
         self._send(Lead(led.id, epoch, ordinal, number, tuple(gone)))
 
     def _restart(self) -> None:
-        """The process dies, and perhaps more than that."""
         ordinal, loss = self.chance.choice(ORDINALS), self.chance.choice(LOSSES)
+        is_restored = loss == "disk" and self.chance.random() >= 0.5
+        self.restart(ordinal, loss, is_restored=is_restored)
+
+    def restart(self, ordinal: int, loss: Loss, *, is_restored: bool = False) -> None:
+        """The process dies, and perhaps more than that; another runs, which is not registered."""
         disk = self.disks[ordinal]
         self._lose(ordinal, loss)
-        if loss == "disk" and self.chance.random() < 0.5:
+        if loss == "disk" and not is_restored:
             self.disks[ordinal] = self._new_disk(ordinal)
             return
-        if loss == "disk":  # a copy of before it was registered, with the starts of then
+        if is_restored:  # a copy of before it was registered, with the starts of then
             broker = self.state.brokers.get(ordinal)
             known = [
                 i for i, start in enumerate(disk.starts) if broker and start.id == broker.start
@@ -404,8 +413,7 @@ class Scenario:
             known = registrations.last_registration(before, command.ordinal)
             assert command.replaces == known, f"overtaken: {command}"
         if isinstance(command, AcceptLoss) and not refused:
-            self.whole[command.range_id] = set()
-            self._catch_up(command.range_id, command.ordinal)
+            self._count_from(self.state.ranges[command.range_id], command.ordinal)
         if isinstance(command, Lead) and not refused:
             self._note_loss(command, before)
         if isinstance(command, Lost) and not refused:
@@ -422,12 +430,30 @@ class Scenario:
         self._look(before)
 
     def _note_loss(self, command: Lead, before: RingState) -> None:
-        """What a ghost has counts from now on, if it leads: it lacks what was not flushed."""
+        """What a ghost has counts from now on, if it leads: it lacks what was not flushed.
+
+        Its process may have died before the lead was committed, and then its disk too. It leads
+        nothing, and comes back as a ghost of its disk: what counted before still does.
+        """
         led = self.state.ranges[command.range_id]
-        if led.lossy_epochs != before.ranges[led.id].lossy_epochs:
-            assert command.ordinal in self.whole[led.id], f"more than power is lost: {led}"
-            self.whole[led.id] = set()
-            self._catch_up(led.id, command.ordinal)
+        if led.lossy_epochs == before.ranges[led.id].lossy_epochs:
+            return
+        if command.ordinal in self.whole[led.id]:
+            self._count_from(led, command.ordinal)
+            return
+        assert not self._runs(Replica(command.ordinal, command.registration)), (
+            f"more than power is lost: {led}"
+        )
+
+    def _count_from(self, led: RangeState, ordinal: int) -> None:
+        """What this broker has counts, and who has not copied that lacks something.
+
+        But for ghosts of power: nothing is acknowledged without them, so what they lack is what
+        they lacked before.
+        """
+        members = () if led.is_sealed else led.isr
+        self.whole[led.id] &= {each.ordinal for each in members if each.cause == "power"}
+        self._catch_up(led.id, ordinal)
 
     def _look(self, before: RingState) -> None:
         """Which topics have been `written` ones while a broker was registered as it is."""
