@@ -13,11 +13,13 @@ from tailrace_broker.core.ring.arithmetic import zone_class
 from tailrace_broker.core.ring.commands import apply_command
 from tailrace_broker.core.ring.copies import copies_to_drop, copies_to_make, others_heard
 from tailrace_broker.model.commands import (
+    ChangeIsr,
     Command,
     Completed,
     DeleteTopic,
     DropCopy,
     Fence,
+    Lead,
     Lost,
     RestoreTopic,
     Retire,
@@ -215,11 +217,36 @@ def test_after_any_walk_of_sizes_and_losses_who_left_may_retire(
 def failed_over(state: RingState, chance: Random) -> RingState:
     """A broker of the ring is there again with an empty disk, if others have what it had."""
     ordinal = chance.randrange(state.broker_count)
-    only = any(each.complete == (ordinal,) for each in sealed_ranges(state))
-    opened = [each for each in state.ranges.values() if not each.is_sealed]
-    if only or any(ordinal in each.replicas for each in opened):
+    if any(each.holders == (ordinal,) for each in state.ranges.values()):
         return state
-    return done(state, register(ordinal, "disk", replaces=state.brokers[ordinal].number))
+    return emptied(state, ordinal)
+
+
+def emptied(state: RingState, ordinal: int) -> RingState:
+    """It has lost its disk, and has caught up in the open ranges."""
+    number = state.brokers[ordinal].number
+    state = done(state, register(ordinal, first_boot=number + 1, replaces=number))
+    opened = [each for each in state.ranges.values() if not each.is_sealed]
+    for led_range in [each for each in opened if ordinal in each.replicas]:
+        known = state.brokers[ordinal]
+        whole = [each for each in led_range.isr if each.ordinal != ordinal]
+        if led_range.leader is None:
+            first = whole[0]
+            lead = Lead(led_range.id, led_range.epoch, first.ordinal, first.registration)
+            state = done(state, lead)
+        now = state.ranges[led_range.id]
+        isr = (*whole, now.replica_of(known))
+        state = done(state, ChangeIsr(now.id, now.epoch, now.version, isr))
+    return state
+
+
+def test_who_lost_its_disk_copies_again_what_is_sealed() -> None:
+    state = emptied(stepped(with_topic(led(registered=1))), 0)
+
+    [held] = sealed_ranges(state)
+    assert held.complete == (1, 2)
+    [again] = sealed_ranges(copied(state))
+    assert {*again.complete} == {0, 1, 2}
 
 
 def deleted(state: RingState) -> tuple[RingState, UUID]:
