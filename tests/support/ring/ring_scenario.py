@@ -5,6 +5,7 @@ another order, or not at all. Disks are sets: which have all that was acknowledg
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
@@ -46,7 +47,6 @@ from tailrace_broker.model.ring_state import (
 )
 from tailrace_broker.model.topic import Partition, Topic, TopicSettings
 from tests.support.ring.checks import check_state
-from tests.support.ring.resliced_topics import happen_to_slices
 
 ORDINALS = range(6)
 NAMES = ("orders", "flights", "__groups")
@@ -67,11 +67,11 @@ class Disk:
 class Scenario:
     """One ring; `happen` goes on with it, and checks what it has become.
 
-    `size`: how many brokers, and how many copies; None: by chance.
+    `also`: what happens beside. `size`: how many brokers, and how many copies; None: by chance.
     """
 
     chance: Random
-    is_slicing: bool = False  # topics get other numbers of partitions
+    also: "Happening | None" = None
     size: tuple[int, int] | None = None
     state: RingState = field(init=False)
     disks: dict[int, Disk] = field(init=False)
@@ -89,12 +89,12 @@ class Scenario:
     seen: dict[tuple[UUID, int], Partition] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     copying: Random = field(init=False)
-    slicing: Random = field(init=False)
+    beside: Random = field(init=False)
     late_copies: list[Stamped] = field(default_factory=list)  # ever said of copies
 
     def __post_init__(self) -> None:
         first, second, *_ = self.chance.getstate()[1]
-        self.copying, self.slicing = Random(first), Random(second)
+        self.copying, self.beside = Random(first), Random(second)
         self.disks = {ordinal: self._new_disk(ordinal) for ordinal in ORDINALS}
         drawn = self.chance.randint(1, 4), self.chance.randint(1, 3)
         count, factor = self.size or drawn
@@ -128,8 +128,8 @@ class Scenario:
         chosen = self.chance.choices(actions, [weight for _, weight in actions])
         chosen[0][0]()
         self._happen_to_copies()
-        if self.is_slicing:
-            happen_to_slices(self, self.slicing)
+        if self.also is not None:
+            self.also(self, self.beside)
 
     def _arrive(self) -> None:
         if self.waiting:
@@ -235,7 +235,7 @@ class Scenario:
                 members.pop(ordinal, None)
             elif self._is_registered(ordinal) and self._has_all(led.id, led.leader.ordinal):
                 self._catch_up(led.id, ordinal)
-                members[ordinal] = Replica(ordinal, self._number(ordinal))
+                members[ordinal] = led.replica_of(self.state.brokers[ordinal])
         version = led.version - (self.chance.random() < 0.1)
         asked = ChangeIsr(led.id, led.epoch, version, tuple(members.values()))
         self.pending.setdefault(led.id, []).append(asked)
@@ -587,9 +587,12 @@ class Scenario:
         return UUID(int=self.chance.getrandbits(128), version=4)
 
 
-def run_scenario(seed: int, step_count: int = 400, *, is_slicing: bool = False) -> Scenario:
+Happening = Callable[[Scenario, Random], None]
+
+
+def run_scenario(seed: int, step_count: int = 400, also: Happening | None = None) -> Scenario:
     """A scenario of a ring; the same with the same seed."""
-    scenario = Scenario(Random(seed), is_slicing)
+    scenario = Scenario(Random(seed), also)
     for _ in range(step_count):
         scenario.happen()
     return scenario

@@ -11,6 +11,8 @@ from tailrace_broker.codec.commands import decode_command, encode_command
 from tailrace_broker.codec.ring_snapshot import decode_state, encode_slices
 from tailrace_broker.core.ring import commands as ring_commands
 from tailrace_broker.core.ring.commands import apply_command
+from tests.support.ring.found_damage import happen_to_damage
+from tests.support.ring.resliced_topics import happen_to_slices
 from tests.support.ring.ring_scenario import Scenario, run_scenario
 
 seeds = st.integers(0, 2**32)
@@ -25,9 +27,15 @@ def test_the_rules_hold_in_any_scenario(seed: int) -> None:
 @settings(max_examples=10)
 @given(seeds)
 def test_the_rules_hold_while_topics_get_other_numbers_of_partitions(seed: int) -> None:
-    scenario = run_scenario(seed, 200, is_slicing=True)
+    scenario = run_scenario(seed, 200, also=happen_to_slices)
 
     assert decode_state(b"".join(encode_slices(scenario.state))) == scenario.state
+
+
+@settings(max_examples=10)
+@given(seeds)
+def test_the_rules_hold_while_replicas_of_open_ranges_find_damage(seed: int) -> None:
+    assert run_scenario(seed, also=happen_to_damage).sent
 
 
 @settings(max_examples=10)
@@ -118,7 +126,7 @@ def test_every_rule_is_met_in_some_scenario() -> None:
 def test_every_rule_of_a_reslice_is_met_in_some_scenario() -> None:
     met: Counter[str] = Counter()
     for seed in range(60):
-        met += run_scenario(seed, 200, is_slicing=True).applied
+        met += run_scenario(seed, 200, also=happen_to_slices).applied
 
     assert met.keys() >= {
         "Reslice",
