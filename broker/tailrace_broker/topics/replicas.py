@@ -154,7 +154,7 @@ class Replicas:
         self._asked: list[Command] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
-        self._is_timer_due = False  # to be set anew, for what has happened in this turn
+        self._is_timer_due = False  # to be set again, for what has happened in this turn
         self._left: asyncio.Event | None = None  # set when others can do without this broker
         self._is_stopped = False
         ring.on_silent.append(lambda ordinal: self._step(Suspected(ordinal)))
