@@ -335,3 +335,8 @@ BATCH = ForwardedBatch(1, TurnOf(KEY, 1), b"", 0, 1, 0, 0, 8, 0, 0, 0)
 def test_a_forwarded_request_that_no_broker_could_append_is_refused(message: Message) -> None:
     with pytest.raises(CorruptFrameError, match=r"names what|no message"):
         list(feed(FrameParser(), encode(message)))
+
+
+@pytest.mark.parametrize("message", [EVENTS, BATCH])
+def test_a_forwarded_request_that_a_broker_can_append_is_read(message: Message) -> None:
+    assert [frame.message for frame in feed(FrameParser(), encode(message))] == [message]
