@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 BROKER = Path(__file__).parents[3] / "broker" / "tailrace_broker"
@@ -34,14 +35,16 @@ def log_calls(source: str) -> Iterator[tuple[ast.Call, list[str]]]:
     return visit(ast.parse(source), [])
 
 
-# Most files log nothing, and every worker that collects this would parse them.
-CALLS = [
-    (f"{path.relative_to(BROKER)}:{call.lineno}", call, conditions)
-    for path in sorted(BROKER.rglob("*.py"))
-    for text in [path.read_text()]
-    if "_log." in text
-    for call, conditions in log_calls(text)
-]
+@cache
+def calls() -> list[tuple[str, ast.Call, list[str]]]:
+    """Where each is, and what it is; no constant: all workers import this, and few need it."""
+    return [
+        (f"{path.relative_to(BROKER)}:{call.lineno}", call, conditions)
+        for path in sorted(BROKER.rglob("*.py"))
+        for text in [path.read_text()]
+        if "_log." in text  # most files log nothing
+        for call, conditions in log_calls(text)
+    ]
 
 
 def level_of(call: ast.Call) -> str:
@@ -50,12 +53,12 @@ def level_of(call: ast.Call) -> str:
 
 
 def test_there_are_lines_to_check() -> None:
-    assert len(CALLS) >= 10
-    assert {"debug", "info", "warning", "error"} <= {level_of(call) for _, call, _ in CALLS}
+    assert len(calls()) >= 10
+    assert {"debug", "info", "warning", "error"} <= {level_of(call) for _, call, _ in calls()}
 
 
 def test_an_event_has_a_constant_name_and_its_details_are_fields() -> None:
-    for place, call, _ in CALLS:
+    for place, call, _ in calls():
         (event,) = call.args
 
         assert isinstance(event, ast.Constant), place
@@ -66,7 +69,7 @@ def test_an_event_has_a_constant_name_and_its_details_are_fields() -> None:
 def test_a_line_for_debugging_is_not_built_when_nobody_asked_for_it() -> None:
     assert [
         place
-        for place, call, conditions in CALLS
+        for place, call, conditions in calls()
         if level_of(call) == "debug" and GUARD not in conditions
     ] == []
 
@@ -74,4 +77,4 @@ def test_a_line_for_debugging_is_not_built_when_nobody_asked_for_it() -> None:
 def test_only_edges_log() -> None:
     """Machines, plans and codecs decide; who runs them says so."""
     shells = {"app", "forwarding", "groups", "net", "node", "storage", "topics"}
-    assert {place.split("/")[0] for place, _, _ in CALLS} <= shells
+    assert {place.split("/")[0] for place, _, _ in calls()} <= shells
