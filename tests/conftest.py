@@ -1,10 +1,13 @@
 """Fixtures that tests share (what they make is in `fixtures.py`), and the time that kinds get."""
 
 import asyncio
+import gc
+import importlib
 import inspect
 import os
+import pkgutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,23 +48,60 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--with-e2e", action="store_true", help="run tests/e2e, on a Kubernetes")
 
 
+def measurement_of(config: pytest.Config) -> Any:
+    """What pytest-cov measures with in this process, or None: no `--cov`, or nothing runs here."""
+    plugin: Any = config.pluginmanager.get_plugin("_cov")
+    return plugin.cov_controller if plugin else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Stop the measurement that pytest-cov (7.1) starts twice in each worker of xdist.
 
-    It pauses only the second one for a test marked `no_cover`: the first went on measuring.
+    It pauses and resumes only the second one: the first went on measuring.
     """
-    measurement: Any = session.config.pluginmanager.get_plugin("_cov")
-    if hasattr(session.config, "workerinput") and measurement and measurement.cov_controller:
-        measurement.cov_controller.pause()
+    if hasattr(session.config, "workerinput") and (first := measurement_of(session.config)):
+        first.pause()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Measure what the measured modules run when they are imported, and then only their tests.
+
+    A line costs twice as much while anything is measured: in pytest itself as well. What is made
+    here lives to the end: the garbage collector need not visit it again and again.
+    """
+    gc.disable()
+    if measurement := measurement_of(session.config):
+        for package in measurement.cov.config.source_pkgs:
+            paths = importlib.import_module(package).__path__
+            for module in pkgutil.walk_packages(paths, f"{package}."):
+                importlib.import_module(module.name)
+        measurement.pause()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure the tests beside the measured packages, but for their properties."""
+    measurement = measurement_of(item.config) if is_measured(item) else None
+    if measurement:
+        measurement.resume()
+    try:
+        return (yield)
+    finally:
+        if measurement:
+            measurement.pause()
 
 
 @pytest.hookimpl(trylast=True)  # hypothesis marks its tests in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Properties, and tests that start processes, get the time for that; few are measured."""
+    """Properties, and tests that start processes, get the time for that."""
     for item in items:
-        if not is_measured(item):
-            item.add_marker(pytest.mark.no_cover)
         timeouts_s = [s for name, s in TIMEOUT_S_BY_MARKER.items() if item.get_closest_marker(name)]
         if timeouts_s and not item.get_closest_marker("timeout"):
             # What sets up a cluster has limits of its own: it may compile Kubernetes first.
