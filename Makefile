@@ -78,8 +78,8 @@ integration: setup
 e2e: setup
 	@$(BIN)/pytest --capture=no --verbosity=-1 -p no:randomly --durations 10 --with-e2e $(if $(SMOKE),tests/e2e/test_smoke.py,tests/e2e)
 
-# SEEDS=200: this many scenarios of each simulator; FIRST=1000: from that one on. SEED=7 runs one of a ring
-# with its trace, SHRINK=1 without what it fails without. Docs: docs/simulation.md.
+# SEEDS=200: this many scenarios of each simulator, of cuts 20 times as many; FIRST=1000: from that one on.
+# SEED=7 runs one of a ring with its trace, SHRINK=1 without what it fails without. Docs: docs/simulation.md.
 simulation: setup
 	@$(BIN)/python -m tests.simulation.ring
 	@$(if $(SEED),,SEEDS=$(or $(SEEDS),10) $(BIN)/pytest --quiet --numprocesses auto --deselect tests/simulation/ring/test_ring.py::test_every_promise_is_kept_and_every_rule_needed tests/simulation)

@@ -24,8 +24,9 @@ from tests.simulation.cuts.replica import (
 from tests.simulation.world import SimulatedIo, World
 from tests.support.storage.simulated_disk import SimulatedDisk
 
-# 200 take about a minute on a slow machine.
-SEEDS = range(int(os.environ.get("SEEDS", "20")) * 10)
+# `make test` has 10: 200 scenarios, which take a minute of one slow core.
+SCENARIOS_PER_SEED = 20
+SEEDS = range(int(os.environ.get("SEEDS", "10")) * SCENARIOS_PER_SEED)
 LIVES = 2
 LOSSES_OF_POWER = 2
 IMAGES_ASIDE = 2
