@@ -85,7 +85,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """`seconds_max`: longer than all that is waited for."""
         self._clock = VirtualSelector(seconds_max)
         super().__init__(self._clock)
-        self.set_exception_handler(_ignore_killed)
 
     def time(self) -> float:
         return self._clock.now_s
@@ -207,6 +206,7 @@ class World:
     ) -> bool:
         """Run a process to its end; False when it was killed on the way, with its tasks."""
         io = SimulatedIo(self.generator)
+        asyncio.get_running_loop().set_exception_handler(partial(_on_loop_error, io))
         main = asyncio.ensure_future(whole_life(io))
         await asyncio.wait([main, io.died], return_when=asyncio.FIRST_COMPLETED)
         if self.disk.is_dead:
@@ -244,6 +244,14 @@ async def _now(world: World) -> int:
     return world.now_us()
 
 
-def _ignore_killed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    if not isinstance(context.get("exception"), Killed):
+def _on_loop_error(
+    io: SimulatedIo, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """Hand what a callback raises to the test: nobody else would see it."""
+    error = context.get("exception")
+    if isinstance(error, Killed):
+        return
+    if error is not None and "handle" in context and not io.died.done():
+        io.died.set_exception(error)
+    else:
         loop.default_exception_handler(context)
