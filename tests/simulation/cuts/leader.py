@@ -43,6 +43,7 @@ class Script:
     pause: int = 8
     settle: int = 4
     spill: int = 4
+    flush: int = 6
     trim: int = 2
     pauses_s: Sequence[float] = (0, 0, 0.0001, 0.002, FLUSH_SECONDS_MAX)
 
@@ -81,6 +82,7 @@ class ScriptedLeader:
             (script.pause, self._pass_time),
             (script.settle, self._settle),
             (script.spill, self._spill),
+            (script.flush, self._flush),
             (script.trim, self._trim),
         ]
         if self.sent is not None:
@@ -150,6 +152,8 @@ class ScriptedLeader:
                 raise Violation(f"{partition}: an append failed: {outcome}")
             note(partition, methodcaller("done", 1))
             end = self.replica.logs[partition].durable_end
+            if self.replica.durabilities[partition].durability == "fsync":
+                end = batches[-1].header.end_offset
             note(partition, methodcaller("flushed", end))
             answered.set_result(None)
 
@@ -246,6 +250,10 @@ class ScriptedLeader:
 
     async def _spill(self, partition: int) -> None:
         await self.replica.logs[partition].spilled()
+
+    async def _flush(self, partition: int) -> None:
+        """Appends go on meanwhile: they are not durable with what was there before."""
+        self.replica.logs[partition].flush()
 
     async def _trim(self, partition: int) -> None:
         """With nothing under way, as retention would below the high watermark."""

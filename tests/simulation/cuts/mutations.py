@@ -17,6 +17,7 @@ from tailrace_broker.storage.files.direct_file import DirectFile
 from tailrace_broker.storage.log import cutting, producer_recovery, trimming
 from tailrace_broker.storage.log import recovery as log_recovery
 from tailrace_broker.storage.log.cutting import Cutting
+from tailrace_broker.storage.log.tail import LogTail
 from tailrace_broker.storage.segments import cut as segments_cut
 from tailrace_broker.storage.segments.writer import segment_path
 from tests.simulation.cuts import replica
@@ -140,18 +141,29 @@ def windows_learn_what_was_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_reported_with_a_write_in_flight(patch: pytest.MonkeyPatch) -> None:
-    """What is being written is answered."""
+    """What is being written is answered, and not again when its write has ended or failed."""
     on_turn = FollowerAppends._on_turn
 
     def answer(self: Any, turn: Any) -> Any:
         effects = on_turn(self, turn)
-        flying, self._flying = self._flying, []
+        flying = self._flying
+        self._flying = [each._replace(done=lambda outcome: None) for each in flying]
         return [
             *effects,
             *(Acknowledge(each.done, each.batches[0].header.base_offset) for each in flying),
         ]
 
     patch.setattr(FollowerAppends, "_on_turn", answer)
+
+
+def flush_counts_what_was_written_since(patch: pytest.MonkeyPatch) -> None:
+    """The end of a `written` topic counts as durable though a later write was not flushed."""
+    on_flushed = LogTail.on_flushed
+
+    def count_all(self: Any, end_offset: int) -> None:
+        on_flushed(self, max(end_offset, self.replica.end.offset))
+
+    patch.setattr(LogTail, "on_flushed", count_all)
 
 
 def header_proves_after_a_loss_of_power(patch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ class Replica:
                 )
             )
             if recovered.lost_end or recovered.losses or recovered.damages:
-                raise Violation(f"{partition}: {recovered}")
+                raise Violation(f"partition {partition} is called damaged: {recovered}")
             replayed.note_opened(place, recovered)
             log = PartitionLog(
                 place,
