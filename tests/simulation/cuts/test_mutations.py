@@ -1,5 +1,6 @@
 """Mutations of what cuts a log, one at a time: the simulation finds each, by the check for it."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from tests.simulation.cuts import mutations
 from tests.simulation.cuts.mutations import Mutation
 from tests.simulation.cuts.scenario import Scenario
 
+DOCS = Path(__file__).parents[3] / "docs" / "simulation.md"
 SEED_COUNT = 60
 
 # What the checks say.
@@ -70,3 +72,16 @@ def test_a_mutation_is_found_by_the_check_for_it(
             if planted.says in str(error):
                 return
     pytest.fail(f"{planted.mutation.__name__} was not found in {SEED_COUNT} seeds")
+
+
+def test_the_docs_name_each_mutation_with_its_seed() -> None:
+    section = DOCS.read_text(encoding="utf-8").partition("\n## Cuts\n")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in section.splitlines()]
+    named = [
+        (name, seed.strip())
+        for row in rows
+        if len(row) == len(("", "rule", "check", "mutation", "seed", ""))
+        for name, seed in zip(re.findall(r"`(\w+)`", row[3]), row[4].split(","), strict=False)
+    ]
+
+    assert sorted(named) == sorted((each.mutation.__name__, str(each.seed)) for each in PLANTED)
