@@ -273,7 +273,8 @@ class FollowerAppends:
         refusal = self._refusal_of(cut)
         if refusal is not None:
             return AnswerCut(cut.done, CutRefused(refusal))
-        if cut.end == tail.end.offset and not cut.is_reset and self._half_cut is None:
+        is_there = cut.end == tail.end.offset and not cut.is_reset and self._half_cut is None
+        if is_there and not tail.has_leftovers:
             return AnswerCut(cut.done, LogIsCut(cut.end))
         tail.is_writing = True
         self._cutting = cut

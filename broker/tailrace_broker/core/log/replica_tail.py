@@ -57,6 +57,7 @@ from tailrace_broker.core.log.tail_events import (
     WriteFailed,
     Written,
 )
+from tailrace_broker.model.append_outcome import CutFailed
 from tailrace_broker.model.errors import DiskFullError, TailraceError
 from tailrace_broker.model.topic import TopicSettings
 
@@ -81,8 +82,8 @@ class ReplicaTail:
         "_flush_end_max", "_needs_cut", "_spill_at_bytes", "_unflushed_bytes",
         "_unflushed_end", "_waits_for_spill", "commits_alone", "durable_end", "end",
         "epochs",
-        "high_watermark", "id", "is_writing", "orphaned", "owes_sync", "pending_bytes", "settings",
-        "stuck", "windows",
+        "has_leftovers", "high_watermark", "id", "is_writing", "orphaned", "owes_sync",
+        "pending_bytes", "settings", "stuck", "windows",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +117,8 @@ class ReplicaTail:
         self.owes_sync = False
         # What a write in flight that an ended epoch has begun was answered with.
         self.orphaned: TailraceError | None = None
+        # A start may find a write or a cut that failed, until the journal's next entry is there.
+        self.has_leftovers = False
         # Why the segment cannot be written: what is pending waits, and nothing is added to it.
         self.stuck: TailraceError | None = None
         self._unflushed_end = 0  # of the last write that was not durable
@@ -188,7 +191,7 @@ class ReplicaTail:
                 return self._on_written(event)
             case WriteFailed():
                 self.is_writing, self.orphaned = False, None
-                self._needs_cut = event.needs_cut
+                self._needs_cut, self.has_leftovers = event.needs_cut, True
                 return []
             case Spilled():
                 return self._on_spilled(event)
@@ -210,6 +213,7 @@ class ReplicaTail:
                 return self._commit(event.high_watermark)
             case CutNotBegun():
                 self.is_writing = False
+                self.has_leftovers |= isinstance(event.outcome, CutFailed)
                 return []
             case CutEnded():
                 return self._on_cut(event)
@@ -249,6 +253,7 @@ class ReplicaTail:
         if not written.is_journaled:
             self.pending_bytes, self._needs_cut = 0, False
         else:
+            self.has_leftovers = False
             self.pending_bytes += size_bytes
             if self.pending_bytes >= self._spill_at_bytes:
                 # Not again before as much has come: while this one is under way, or if it fails.
@@ -300,6 +305,7 @@ class ReplicaTail:
         self.epochs = [] if cut.is_reset else cut_epochs(self.epochs, end_offset)
         self.windows = cut.windows
         self.pending_bytes, self._needs_cut = cut.pending_bytes, cut.needs_cut
+        self.has_leftovers = self.has_leftovers and cut.error is not None
         self._spill_at_bytes = SPILL_BYTES
         self._unflushed_end = min(self._unflushed_end, end_offset)
         was_max = end_offset if self._flush_end_max is None else self._flush_end_max

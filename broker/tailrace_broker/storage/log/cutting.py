@@ -2,7 +2,8 @@
 
 1. Found: a batch ends there; what `damage` says of later offsets is lowered.
 2. Journaled: an entry, durable, takes out of the journal what stands there above the cut.
-3. Applied: files set aside, the checkpoint of producers, then the segments are cut, durably.
+3. Applied: files set aside, the checkpoint of producers, then the segments are cut, durably, or
+   what a failed write has left behind them.
 
 Only then it is reported. A stop before leaves a log that ends at the cut or above, with what it
 held before. Who writes segments meanwhile (a spill may, between 2 and 3) has the turn.
@@ -33,10 +34,10 @@ from tailrace_broker.storage.segments.writer import LogPlace, segment_path
 
 
 class CutParts(NamedTuple):
-    """What of a log is cut. `needs_cut`: a failed write may be behind the last segment's end.
+    """What of a log is cut. `is_repeated`: the cut before has failed.
 
-    `start`: where the log begins; asked by who has the turn. `is_repeated`: the cut before has
-    failed.
+    Asked by who has the turn: `start`, where the log begins; `needs_cut`, whether a failed write
+    may be behind the last segment's end.
     """
 
     place: LogPlace
@@ -46,7 +47,7 @@ class CutParts(NamedTuple):
     turns: Turns
     pending: PendingTail
     windows: ProducerWindows | None
-    needs_cut: bool
+    needs_cut: Callable[[], bool]
     is_repeated: bool
 
 
@@ -62,6 +63,7 @@ class Cutting:
         self._parts = parts
         self._report = report
         self._cuts_segments = False
+        self._cuts_leftovers = False
 
     def begin(self) -> None:
         """No write of the log is under way, and none begins before it is reported."""
@@ -146,6 +148,7 @@ class Cutting:
         self._cuts_segments = cut.is_reset or is_within or (
             parts.is_repeated and parts.segments[-1].end_offset == cut.end
         )  # fmt: skip
+        self._cuts_leftovers = parts.needs_cut() and not self._cuts_segments
         parts.resources.receiving.submit(self._cut_files, self._applied)
 
     def _cut_files(self) -> None:
@@ -170,6 +173,10 @@ class Cutting:
                 cut.end,
                 is_direct=resources.is_direct,
             )
+        if self._cuts_leftovers:
+            last = parts.segments[-1]
+            with resources.files.use(segment_path(directory, last.base_offset)) as file:
+                file.truncate(last.position)
 
     def _windows_at(self, end_offset: int) -> ProducerWindows | None:
         """What is remembered of what is before; nothing of what was appended behind."""
@@ -190,7 +197,7 @@ class Cutting:
                 end,
                 None if cut.is_reset else self._windows_at(end.offset),
                 parts.pending.size_bytes,
-                needs_cut=parts.needs_cut and not self._cuts_segments,
+                needs_cut=self._cuts_leftovers and error is not None,
                 is_durable=self._cuts_segments and error is None,
                 is_reset=cut.is_reset and error is None,
                 error=error,

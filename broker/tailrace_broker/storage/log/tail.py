@@ -269,7 +269,7 @@ class LogTail:
             self.turns,
             self.pending,
             self.replica.windows,
-            self._needs_cut,
+            lambda: self._needs_cut,
             is_repeated=self._follower is not None and self._follower.is_half_cut,
         )
         self.recent = None  # what is evicted of it later must not be what comes now

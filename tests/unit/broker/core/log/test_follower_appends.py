@@ -281,6 +281,40 @@ def test_a_cut_at_the_end_is_done_at_once() -> None:
     assert follower.outcomes == [("c", LogIsCut(2))]
 
 
+def test_behind_a_failed_write_a_cut_at_the_end_is_done_on_the_disk() -> None:
+    follower = follower_at(2)
+    follower.append("a", batch(2))
+    follower.turn()
+    follower.end_write(FAILED)
+    follower.cut("c", 2)
+    assert is_cutting(follower)
+    follower.end_cut(FAILED)
+    follower.cut("d", 2)
+    follower.end_cut()
+    follower.cut("e", 2)
+    assert follower.outcomes[-2:] == [("d", LogIsCut(2)), ("e", LogIsCut(2))]
+
+
+def test_a_cut_at_the_end_takes_back_one_whose_entry_has_failed() -> None:
+    follower = follower_at(4)
+    follower.cut("c", 2)
+    follower.cutting = None
+    follower.step(CutNotBegun(CutFailed(FAILED)))
+    follower.cut("d", 4)
+    assert is_cutting(follower)
+
+
+def test_a_frame_replaces_one_that_failed() -> None:
+    follower = follower_at(2)
+    follower.append("a", batch(2))
+    follower.turn()
+    follower.end_write(FAILED)
+    follower.append("b", batch(2))
+    follower.write_all()
+    follower.cut("c", 4)
+    assert follower.outcomes[-1] == ("c", LogIsCut(4))
+
+
 def test_a_cut_waits_for_a_write_and_appends_wait_for_it() -> None:
     follower = follower_at(2)
     follower.append("a", batch(2))
@@ -309,6 +343,7 @@ def test_a_group_ends_before_a_cut() -> None:
     follower.turn()
     assert len(follower.writing) == 1
     follower.end_write(FAILED)
+    follower.end_cut()
     assert follower.outcomes == [("a", "failed"), ("c", LogIsCut(2))]
     follower.write_all()
     assert follower.outcomes[2:] == [("b", Appended(2))]

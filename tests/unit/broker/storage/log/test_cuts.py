@@ -341,6 +341,51 @@ async def test_a_proven_end_does_not_outlive_a_recorded_loss(files: LogFiles) ->
 # --- disks that fail ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_spilled", [True, False])
+@pytest.mark.parametrize("end", [5, 10])
+async def test_nothing_of_a_failed_write_comes_back_behind_a_cut(
+    files: LogFiles, disk: FaultyDisk, end: int, is_spilled: bool
+) -> None:
+    async with follow(files, is_killed=True) as engine:
+        follower = Follower(engine.logs[0])
+        await follower.write(small(0))
+        await follower.write(small(5))
+        if is_spilled:
+            await settled(follower)
+        disk.fail("pwritev", kept_bytes=100 * 4096)
+        disk.fail("ftruncate")
+        assert isinstance(await follower.append(large(10)), AppendFailed)
+        assert await follower.cut(end, 7) == LogIsCut(end)
+        assert disk.is_done
+    assert spans(files)[-1][1] == end
+
+
+async def test_no_frame_that_failed_comes_back_behind_a_cut(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async with follow(files, is_killed=True) as engine:
+        follower = Follower(engine.logs[0])
+        await follower.write(small(0))
+        disk.fail("pwritev", kept_bytes=4096)
+        assert isinstance(await follower.append(small(5)), AppendFailed)
+        assert await follower.cut(5, 7) == LogIsCut(5)
+        assert disk.is_done
+    assert spans(files) == [(0, 5, 7)]
+
+
+async def test_a_cut_that_failed_does_not_come_back_behind_one_at_the_end(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async with follow(files, is_killed=True) as engine:
+        follower = Follower(engine.logs[0])
+        await follower.write(small(0), small(5))
+        disk.fail("pwritev", kept_bytes=4096)
+        assert isinstance(await follower.cut(5, 7), CutFailed)
+        assert await follower.cut(10, 7) == LogIsCut(10)
+        assert disk.is_done
+    assert spans(files)[-1][1] == 10
+
+
 async def test_a_cut_whose_entry_fails_has_changed_nothing(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
