@@ -192,14 +192,15 @@ class Cutting:
         end = LogEnd(last.end_offset, last.last_epoch, last.last_append_time_us)
         if parts.pending.batches:
             end = LogEnd.behind(parts.pending.batches[-1].header)
+        is_reset = cut.is_reset and error is None
         self._report(
             CutEnded(
                 end,
-                None if cut.is_reset else self._windows_at(end.offset),
+                None if is_reset else self._windows_at(end.offset),
                 parts.pending.size_bytes,
                 needs_cut=self._cuts_leftovers and error is not None,
                 is_durable=self._cuts_segments and error is None,
-                is_reset=cut.is_reset and error is None,
+                is_reset=is_reset,
                 error=error,
             )
         )

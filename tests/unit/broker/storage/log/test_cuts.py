@@ -386,6 +386,22 @@ async def test_a_cut_that_failed_does_not_come_back_behind_one_at_the_end(
     assert spans(files)[-1][1] == 10
 
 
+async def test_a_reset_that_fails_keeps_the_requests_of_what_is_left(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    async with follow(files) as engine:
+        follower = Follower(engine.logs[0])
+        await follower.write(stored_batch([b"1"], 0, epoch=7, sequence=3))
+        await settled(follower)
+        known = follower.log.producers()
+        disk.fail("fsync")  # of the inventory, behind the journal's entry
+        assert isinstance(await follower.cut(9, 7, is_reset=True), CutFailed)
+        assert follower.log.log_end == 1
+        assert await follower.cut(1, 7) == LogIsCut(1)
+        assert follower.log.producers() == known
+        assert known.producers
+
+
 async def test_a_cut_whose_entry_fails_has_changed_nothing(
     files: LogFiles, disk: FaultyDisk
 ) -> None:
