@@ -1,5 +1,6 @@
 """The simulated disk leaves what a disk may leave, and nothing else."""
 
+import errno
 import os
 import random
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.storage.simulated_disk import BLOCK_BYTES, Killed, SimulatedDisk
+from tests.support.storage.simulated_disk import BLOCK_BYTES, Call, Killed, SimulatedDisk
 
 IMAGES = 60
 OLD, NEW = b"o" * BLOCK_BYTES, b"n" * BLOCK_BYTES
@@ -139,3 +140,47 @@ def test_a_killed_process_changes_nothing_more(disk: SimulatedDisk) -> None:
     stored = (disk.root / "kept").read_bytes()
     assert stored[:BLOCK_BYTES] == NEW
     assert disk.recorded_files() == {"kept": stored}
+
+
+def test_a_write_that_fails_is_there_in_part(disk: SimulatedDisk) -> None:
+    disk.trouble = lambda call: errno.EIO if call.name == "pwritev" else None
+
+    with pytest.raises(OSError, match="Input/output error"):
+        os.close(write(disk.root / "kept", NEW * 2, BLOCK_BYTES, os.RWF_DSYNC))
+
+    left = (disk.root / "kept").read_bytes()
+    assert left in {OLD * 3, OLD + NEW + OLD, OLD + NEW * 2}
+    assert {image["kept"] for image in images(disk)} >= {OLD * 3}
+    assert disk.recorded_files() == {"kept": left}
+
+
+def test_a_sync_that_fails_makes_nothing_durable(disk: SimulatedDisk) -> None:
+    fd = write(disk.root / "kept", NEW * 2, BLOCK_BYTES)
+    disk.trouble = lambda call: errno.EIO if call.name == "fsync" else None
+
+    with pytest.raises(OSError, match="Input/output error"):
+        os.fsync(fd)
+    os.close(fd)
+
+    assert OLD * 3 in {image["kept"] for image in images(disk)}
+
+
+def test_what_takes_space_is_known(disk: SimulatedDisk) -> None:
+    calls: list[Call] = []
+
+    def note(call: Call) -> None:
+        calls.append(call)
+
+    disk.trouble = note
+    os.close(write(disk.root / "kept", NEW))
+    os.close(write(disk.root / "kept", NEW, 3 * BLOCK_BYTES))
+    os.close(write(disk.root / "new", NEW))
+    (disk.root / "new").unlink()
+
+    assert calls == [
+        Call("pwritev", takes_space=False),
+        Call("pwritev", takes_space=True),
+        Call("open", takes_space=True),
+        Call("pwritev", takes_space=True),
+        Call("unlink", takes_space=False),
+    ]

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -53,6 +53,13 @@ Entry = tuple[int, str]
 
 class Killed(BaseException):
     """The process has been killed: no code of it runs any more, handlers of errors least of all."""
+
+
+class Call(NamedTuple):
+    """Something that is about to be done. `takes_space`: a full disk has none for it."""
+
+    name: str
+    takes_space: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +126,8 @@ class SimulatedDisk:
         self.removed: list[int] = []  # times at which a file was
         # A write of these bytes to a segment gets to the disk, in part or whole, and fails.
         self.failing: bytes | None = None
+        # Asked before each change: the errno with which it fails. A write gets to the disk in part.
+        self.trouble: Callable[[Call], int | None] = lambda call: None
         self._generator = random.Random(f"disk {seed}")
         self._calls_left: int | None = None
         self._nodes: list[Node] = []
@@ -239,7 +248,10 @@ class SimulatedDisk:
         if entry is None:
             return real(path, flags, mode, **at)
         is_new = bool(entry[1]) and entry not in self._entries and bool(flags & os.O_CREAT)
-        self._begin(is_change=is_new or bool(flags & os.O_TRUNC))
+        if is_new or flags & os.O_TRUNC:
+            self._begin(Call("open", is_new))
+        elif self.is_dead:
+            raise Killed
         fd = real(path, flags & ~_O_DIRECT, mode, **at)
         if is_new:
             node = self._add_node(is_directory=False)
@@ -279,8 +291,8 @@ class SimulatedDisk:
             return real(fd, buffers, position, flags)
         contents = b"".join(bytes(buffer) for buffer in buffers)
         try:
-            self._begin()
-        except Killed:
+            self._begin(Call("pwritev", self._grows(fd, position + len(contents))))
+        except (Killed, OSError):
             self._write_in_part(fd, contents, position)
             raise
         if self._fails(fd, contents):
@@ -296,7 +308,7 @@ class SimulatedDisk:
         return len(contents)
 
     def _ftruncate(self, real: Callable[[int, int], None], fd: int, size_bytes: int) -> None:
-        self._begin()
+        self._begin(Call("ftruncate", takes_space=False))
         real(fd, size_bytes)
         self._change(self._files[fd], Cut(self.tick(), size_bytes=size_bytes))
         self.tick()
@@ -310,7 +322,7 @@ class SimulatedDisk:
         self._sync(lambda: self._nodes)
 
     def _sync(self, nodes: Callable[[], Sequence[Node]]) -> None:
-        self._begin()
+        self._begin(Call("fsync", takes_space=False))
         synced = nodes()
         self.tick()
         ended = self.tick()
@@ -325,7 +337,7 @@ class SimulatedDisk:
     def _mkdir(self, real: Callable[..., None], path: Any, mode: int = 0o777, **at: Any) -> None:
         entry = self._entry_of(path, **at)
         if entry is not None:
-            self._begin()
+            self._begin(Call("mkdir", entry not in self._entries))
         real(path, mode, **at)
         if entry is not None:
             node = self._add_node(is_directory=True)
@@ -336,7 +348,7 @@ class SimulatedDisk:
         if old_entry is None:
             real(old, new)
             return
-        self._begin()
+        self._begin(Call("rename", takes_space=False))
         real(old, new)
         number = self._entries[old_entry]
         self._name(Naming(self.tick(), number=number, old=old_entry, new=new_entry))
@@ -346,7 +358,7 @@ class SimulatedDisk:
     def _unlink(self, real: Callable[..., None], path: Any, **at: Any) -> None:
         entry = self._entry_of(path, **at)
         if entry is not None:
-            self._begin()
+            self._begin(Call("unlink", takes_space=False))
         real(path, **at)
         if entry is not None:
             self._name(Naming(self.tick(), number=self._entries[entry], old=entry))
@@ -356,15 +368,21 @@ class SimulatedDisk:
 
     # --- what they have in common ---
 
-    def _begin(self, *, is_change: bool = True) -> None:
-        """Killed when this call is the one, or comes after it."""
-        if not self.is_dead and is_change and self._calls_left is not None:
+    def _begin(self, call: Call) -> None:
+        """Killed when this call is the one, or comes after it. OSError when it fails."""
+        if not self.is_dead and self._calls_left is not None:
             self._calls_left -= 1
             if self._calls_left < 0:
                 self.is_dead = True
                 raise Killed
         if self.is_dead:
             raise Killed
+        number = self.trouble(call)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+
+    def _grows(self, fd: int, end: int) -> bool:
+        return fd in self._files and end > os.fstat(fd).st_size
 
     def _fails(self, fd: int, contents: bytes) -> bool:
         is_meant = self.failing is not None and self.failing in contents
