@@ -34,6 +34,7 @@ from tailrace_broker.storage.segments import scan as segment_scan
 from tailrace_broker.storage.segments.writer import SegmentWriter
 from tailrace_broker.topics import topics
 from tests.simulation.crashes import Scenario
+from tests.support.docs.mutations import seeds_in_the_docs
 from tests.support.storage.simulated_disk import BLOCK_BYTES
 
 SEED_COUNT = 60
@@ -320,6 +321,15 @@ PLANTED = [
     (leftovers_of_a_failed_write_kept, Scenario.fail_writes, 5),
     (offset_reused_after_a_failed_write, Scenario.fail_writes, 1),
 ]
+
+
+def test_the_docs_name_mutations_with_their_seeds() -> None:
+    planted = {mutation.__name__: str(seed) for mutation, _, seed in PLANTED}
+
+    named = seeds_in_the_docs("One broker")
+
+    assert named
+    assert named == {name: planted[name] for name in named}
 
 
 @pytest.mark.timeout(300)

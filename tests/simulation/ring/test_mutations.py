@@ -1,8 +1,6 @@
 """Mutations of the agreement, one at a time: the simulator finds each."""
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -70,8 +68,8 @@ from tests.simulation.ring.steps.scripts import (
     late_ends_of_an_aborted_step,
     restored_during_a_copy,
 )
+from tests.support.docs.mutations import seeds_in_the_docs
 
-DOCS = Path(__file__).parents[3] / "docs" / "simulation.md"
 BOOTSTRAP_COUNT = 100
 SCENARIO_COUNT = 20
 # By a mutation the scenario that finds it, and what its violation says.
@@ -97,16 +95,10 @@ BY_HAND: list[tuple[Mutation, Callable[[int], Scenario], str]] = [
 
 
 def test_the_docs_name_each_mutation_with_its_seed() -> None:
-    rows = [line.split("|") for line in DOCS.read_text(encoding="utf-8").splitlines()]
-    named = {
-        name: seed
-        for row in rows
-        if len(row) == len(("", "rule", "check", "mutation", "seed", ""))
-        for name, seed in zip(re.findall(r"`(\w+)`", row[3]), row[4].split(","), strict=False)
-    }
+    named = seeds_in_the_docs()
     listed = {each.__name__: str(seed) for each, seed in ALL_MUTATIONS.items()}
 
-    assert {name: named[name].strip() for name in listed if name in named} == listed
+    assert {name: named[name] for name in listed if name in named} == listed
     for mutation, _, _ in BY_HAND:
         assert "script" in named[mutation.__name__], mutation
 
