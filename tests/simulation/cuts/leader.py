@@ -14,6 +14,7 @@ from tailrace_broker.codec.batch import StoredBatch, stamp_batch, verified_batch
 from tailrace_broker.codec.producers import TableEntry, encode_table
 from tailrace_broker.model.append_outcome import (
     Appended,
+    AppendFailed,
     AppendOutcome,
     CutOutcome,
     LogIsCut,
@@ -72,8 +73,18 @@ class ScriptedLeader:
 
     async def use(self, action_count: int) -> None:
         """Do so many things at random, then wait for what is under way."""
+        if self.sent is not None:
+            for partition in range(len(self.sent)):
+                await self._catch_up(partition)
+        weights, calls = zip(*self._actions(), strict=True)
+        for _ in range(action_count):
+            (call,) = self.generator.choices(calls, weights)
+            await call(self.generator.randrange(len(self.replica.logs)))
+        await self._settle(0)
+
+    def _actions(self) -> list[tuple[int, Callable[[int], Awaitable[None]]]]:
         script = self.script
-        actions: list[tuple[int, Callable[[int], Awaitable[None]]]] = [
+        return [
             (script.append, self._append),
             (script.append_large, self._append_large),
             (script.cut, self._cut),
@@ -85,14 +96,6 @@ class ScriptedLeader:
             (script.flush, self._flush),
             (script.trim, self._trim),
         ]
-        if self.sent is not None:
-            for partition in range(len(self.sent)):
-                await self._catch_up(partition)
-        weights, calls = zip(*actions, strict=True)
-        for _ in range(action_count):
-            (call,) = self.generator.choices(calls, weights)
-            await call(self.generator.randrange(len(self.replica.logs)))
-        await self._settle(0)
 
     # --- batches ---
 
@@ -110,7 +113,7 @@ class ScriptedLeader:
         batches: list[StoredBatch] = []
         offset, epoch = expected.end, expected.last_epoch
         self.epoch = max(self.epoch, epoch)
-        is_catching_up = self.generator.random() < 0.3
+        is_catching_up = self.generator.random() < 0.3 and not expected.failed
         for _ in range(self.generator.randint(1, 3)):
             if is_catching_up:  # others have committed it
                 self.committed[partition] = offset
@@ -149,8 +152,11 @@ class ScriptedLeader:
 
         def done(outcome: AppendOutcome) -> None:
             if not isinstance(outcome, Appended):
-                raise Violation(f"{partition}: an append failed: {outcome}")
+                self._on_append_failed(partition, outcome)
+                answered.set_result(None)
+                return
             note(partition, methodcaller("done", 1))
+            self._check_acknowledged(partition)
             end = self.replica.logs[partition].durable_end
             if self.replica.durabilities[partition].durability == "fsync":
                 end = batches[-1].header.end_offset
@@ -159,7 +165,17 @@ class ScriptedLeader:
 
         misfit = self.replica.logs[partition].append_stored(batches, done)
         if isinstance(misfit, Misfit):
-            raise Violation(f"{partition}: {misfit}")
+            self._on_misfit(partition, misfit)
+            answered.set_result(None)
+
+    def _check_acknowledged(self, partition: int) -> None:
+        """Whether it is there, a start must say."""
+
+    def _on_append_failed(self, partition: int, outcome: AppendFailed) -> None:
+        raise Violation(f"{partition}: an append failed: {outcome}")
+
+    def _on_misfit(self, partition: int, misfit: Misfit) -> None:
+        raise Violation(f"{partition}: {misfit}")
 
     def _batch(self, partition: int, offset: int, previous: int, size: int) -> StoredBatch:
         count = self.generator.randint(1, 3)
@@ -214,7 +230,9 @@ class ScriptedLeader:
 
         def done(outcome: CutOutcome) -> None:
             if outcome != LogIsCut(operation.end):
-                raise Violation(f"{partition}: {operation}: {outcome}")
+                self._on_cut_failed(partition, operation, outcome)
+                answered.set_result(None)
+                return
             note(partition, methodcaller("done", 1))
             log = self.replica.logs[partition]
             note(partition, methodcaller("flushed", log.durable_end))
@@ -228,12 +246,15 @@ class ScriptedLeader:
             operation.end, operation.epoch, done, is_reset=operation.is_reset
         )
 
+    def _on_cut_failed(self, partition: int, operation: Operation, outcome: CutOutcome) -> None:
+        raise Violation(f"{partition}: {operation}: {outcome}")
+
     # --- the rest ---
 
     async def _commit(self, partition: int) -> None:
         """Not above where it is being cut; where others have it, above what is durable here."""
         model = self._models[partition]
-        least = min([each.end for each in model.under_way if each.batches is None], default=2**62)
+        least = 2**62 if model.cut_end is None else model.cut_end
         counted = min(model.durable_end, model.end, least)
         if self.generator.random() < 0.3:
             counted = min(model.expected().end, least)
@@ -269,6 +290,21 @@ class ScriptedLeader:
             note(partition, methodcaller("trimming", start))
             await log.trim(start)
             note(partition, methodcaller("trimmed", log.log_start))
+
+    async def prove(self) -> None:
+        """All by now is committed, as the headers of two batches say, each in a write of its own.
+
+        Whatever is damaged, one of them is not.
+        """
+        for partition, log in enumerate(self.replica.logs):
+            await self._settle(partition)
+            self.committed[partition] = self._models[partition].end
+            log.commit(self.committed[partition])
+            for _ in range(2):
+                model = self._models[partition]
+                batch = self._batch(partition, model.end, model.last_epoch, VALUE_BYTES[0])
+                self._append_stored(partition, [batch])
+                await self._settle(partition)
 
     def _asked(self) -> "asyncio.Future[None]":
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()

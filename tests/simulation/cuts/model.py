@@ -4,6 +4,9 @@ Writes and cuts end in the order in which they were asked for. Those that were r
 what was under way any first part may be done, and of the next one a part: the first batches of a
 write; of a cut, the log down to anywhere above its end, or all of it. A loss of power takes any
 tail of what was not durable besides.
+
+A write or a cut that failed is not in the log. Until the next one of the log has ended well, a
+start may still find it, or a part of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,6 +34,7 @@ class Operation:
     end: int = 0
     epoch: int = 0
     is_reset: bool = False
+    is_in_doubt: bool = False  # what it was to follow has failed
 
 
 @dataclass(slots=True)
@@ -43,6 +47,7 @@ class ModelLog:
     batches: list[ModelBatch] = field(default_factory=list)
     durable_end: int = 0
     under_way: list[Operation] = field(default_factory=list)
+    failed: list[Operation] = field(default_factory=list)  # since another has ended well
 
     @property
     def end(self) -> int:
@@ -63,7 +68,12 @@ class ModelLog:
 
     def copy(self) -> "ModelLog":
         """Another that changes on its own."""
-        return replace(self, batches=list(self.batches), under_way=list(self.under_way))
+        return replace(
+            self,
+            batches=list(self.batches),
+            under_way=list(self.under_way),
+            failed=list(self.failed),
+        )
 
     def apply(self, operation: Operation) -> None:
         """Do it."""
@@ -86,6 +96,27 @@ class ModelLog:
         """So many of those under way are."""
         for _ in range(count):
             self.apply(self.under_way.pop(0))
+            self.failed = []
+
+    def refused(self) -> None:
+        """The last that was asked for: nothing of it is begun."""
+        self.under_way.pop()
+
+    def passed_over(self) -> Operation:
+        """The first of those under way: nothing of it is begun. Others may have relied on it."""
+        for operation in self.under_way[1:]:
+            operation.is_in_doubt = True
+        return self.under_way.pop(0)
+
+    def has_failed(self) -> None:
+        """The first of those under way."""
+        self.failed.append(self.passed_over())
+
+    @property
+    def cut_end(self) -> int | None:
+        """The lowest end of all cuts that are under way, or have failed."""
+        cuts = [each.end for each in (*self.failed, *self.under_way) if each.batches is None]
+        return min(cuts, default=None)
 
     def flushed(self, end: int) -> None:
         """No loss of power takes what is below."""
@@ -106,7 +137,7 @@ class ModelLog:
         """After a crash this is all, durably."""
         self.start, self.start_max, self.base_epoch = found.start, found.start_max, found.base_epoch
         self.batches, self.durable_end = list(found.batches), found.durable_end
-        self.under_way = []
+        self.under_way, self.failed = [], []
 
     # --- after a crash ---
 
@@ -123,19 +154,46 @@ class ModelLog:
     def _states(self) -> Iterator[tuple["ModelLog", int, bool]]:
         """What may be there, a prefix of it down to an end at least; or all of it."""
         state = self.copy()
+        yield from self._after_failures()
         for operation in (*self.under_way, None):
             if operation is None:
                 yield state, state.end, True
                 return
+            cuts = [each.end for each in state.failed if each.batches is None]
+            least = min([state.end, *cuts])
             if operation.batches is not None:
-                least, longer = state.end, state.copy()
+                longer = state.copy()
                 longer.apply(operation)
                 yield longer, least, False
             elif operation.is_reset:
                 yield state.copy(), state.start, False
             else:
-                yield state.copy(), min(operation.end, state.end), False
+                yield state.copy(), min(operation.end, least), False
             state.apply(operation)
+            state.failed = []
+
+    def _after_failures(self) -> Iterator[tuple["ModelLog", int, bool]]:
+        """What failed writes and cuts may have left, by themselves and one behind the other."""
+        if not self.failed:
+            return
+        least, longer = self.end, self.copy()
+        for operation in self.failed:
+            if operation.batches is None:
+                least = min(least, self.start if operation.is_reset else operation.end)
+        yield self.copy(), least, least == self.end
+        under_way = self.under_way if longer.failed[-1].batches is not None else []
+        for operation in (*self.failed, *under_way):  # some of one write may be answered later
+            follows = operation.batches and operation.batches[0].base_offset == longer.end
+            if operation in under_way and not follows:
+                return
+            if operation.batches is None:
+                reset = self.copy()
+                reset.apply(operation)
+                yield reset, reset.end, True
+                continue
+            longer = longer if follows else self.copy()
+            longer.apply(operation)
+            yield longer.copy(), least, False
 
 
 def _difference(

@@ -1,15 +1,18 @@
 """Mutations of what cuts a log: each takes one rule away."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tailrace_broker.core.log import journal_replay
+from tailrace_broker.codec.batch import read_header
+from tailrace_broker.core.log import journal_replay, recovery
 from tailrace_broker.core.log.follower_appends import FollowerAppends
 from tailrace_broker.core.log.recovery import LogScan
 from tailrace_broker.core.log.tail_events import Acknowledge
+from tailrace_broker.memory.pool import BufferPool
 from tailrace_broker.model.errors import TailraceError
 from tailrace_broker.storage.engine import Replayed
 from tailrace_broker.storage.files import direct_file
@@ -17,9 +20,12 @@ from tailrace_broker.storage.files.direct_file import DirectFile
 from tailrace_broker.storage.log import cutting, producer_recovery, trimming
 from tailrace_broker.storage.log import recovery as log_recovery
 from tailrace_broker.storage.log.cutting import Cutting
+from tailrace_broker.storage.log.pending_tail import PendingTail
 from tailrace_broker.storage.log.tail import LogTail
 from tailrace_broker.storage.segments import cut as segments_cut
-from tailrace_broker.storage.segments.writer import segment_path
+from tailrace_broker.storage.segments import reader as segments_reader
+from tailrace_broker.storage.segments import scan as segment_scan
+from tailrace_broker.storage.segments.writer import SegmentWriter, segment_path
 from tests.simulation.cuts import replica
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -194,3 +200,112 @@ def given_up_stays_unless_it_proves_a_loss(patch: pytest.MonkeyPatch) -> None:
 def log_start_falls(patch: pytest.MonkeyPatch) -> None:
     """A trim within a segment is not on the disk."""
     patch.setattr(trimming, "save_log_start", lambda directory, start, write_file: None)
+
+
+# --- of a disk in trouble ---
+
+
+def failed_write_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    fail_appends = FollowerAppends._fail_appends
+
+    def acknowledge(self: Any, error: TailraceError) -> Any:
+        flying, self._flying = self._flying, []
+        answers = [Acknowledge(each.done, each.batches[0].header.base_offset) for each in flying]
+        return [*answers, *fail_appends(self, error)]
+
+    patch.setattr(FollowerAppends, "_fail_appends", acknowledge)
+
+
+def failed_cut_reported(patch: pytest.MonkeyPatch) -> None:
+    """Where memory says that the log ends there: its entry, or a change of files, has failed."""
+    on_journaled, applied = Cutting.on_journaled, Cutting._applied
+
+    def apply(self: Any, file: Any, error: Any, *, is_durable: bool) -> None:
+        on_journaled(self, file, None, is_durable=True)
+
+    def report(self: Any, _: None, error: Any) -> None:
+        pending, segments = self._parts.pending.batches, self._parts.segments
+        is_cut = not pending and segments[-1].end_offset == self._cut.end
+        applied(self, None, None if is_cut else error)
+
+    patch.setattr(Cutting, "on_journaled", apply)
+    patch.setattr(Cutting, "_applied", report)
+
+
+def appends_taken_after_half_a_cut(patch: pytest.MonkeyPatch) -> None:
+    on_cut_ended = FollowerAppends._on_cut_ended
+
+    def forget(self: Any, event: Any) -> Any:
+        effects = on_cut_ended(self, event)
+        self._half_cut = None
+        return effects
+
+    patch.setattr(FollowerAppends, "_on_cut_ended", forget)
+
+
+def leftovers_of_a_failed_write_kept(patch: pytest.MonkeyPatch) -> None:
+    """What it has put behind the log's end is taken for the log's."""
+    patch.setattr(SegmentWriter, "_cut", lambda self, file: None)
+
+
+def failed_write_left_behind_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """A cut leaves the segment as it is, when that ends before."""
+    apply = Cutting._apply
+
+    def apply_blindly(self: Any) -> None:
+        self._parts = self._parts._replace(needs_cut=lambda: False)
+        apply(self)
+
+    patch.setattr(Cutting, "_apply", apply_blindly)
+
+
+def cut_at_the_end_answered_without_the_disk(patch: pytest.MonkeyPatch) -> None:
+    """Though a write before it has failed."""
+    begin_cut = FollowerAppends._begin_cut
+
+    def begin(self: Any, cut: Any) -> Any:
+        self.tail.has_leftovers = False
+        return begin_cut(self, cut)
+
+    patch.setattr(FollowerAppends, "_begin_cut", begin)
+
+
+def failed_write_keeps_its_buffer(patch: pytest.MonkeyPatch) -> None:
+    lend = BufferPool.lend
+
+    @contextmanager
+    def lend_for_good(self: Any, size_bytes: int) -> Iterator[memoryview]:
+        with lend(self, size_bytes) as buffer:
+            try:
+                yield buffer
+            except TailraceError:
+                self._io.take(len(buffer))
+                raise
+
+    patch.setattr(BufferPool, "lend", lend_for_good)
+
+
+def cut_batches_count_as_pending(patch: pytest.MonkeyPatch) -> None:
+    cut = PendingTail.cut
+
+    def cut_uncounted(self: Any, end_offset: int) -> None:
+        size_bytes = self.size_bytes
+        cut(self, end_offset)
+        self.size_bytes = size_bytes
+
+    patch.setattr(PendingTail, "cut", cut_uncounted)
+
+
+# --- of a flipped bit ---
+
+
+def damage_taken_for_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A log ends before the first damage, whatever stands behind it."""
+    follow = recovery.follow_journal
+    patch.setattr(segment_scan, "durable_end_behind", lambda scan, window: 0)
+    patch.setattr(log_recovery, "follow_journal", lambda end, batches: (follow(end, batches)[0], 0))
+
+
+def payloads_not_verified(patch: pytest.MonkeyPatch) -> None:
+    for module in (recovery, segments_reader):
+        patch.setattr(module, "verify_batch", read_header)

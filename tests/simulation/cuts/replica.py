@@ -24,6 +24,7 @@ from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.engine import open_engine
 from tailrace_broker.storage.files.inventory import Inventory
+from tailrace_broker.storage.files.io_share import IoShare
 from tailrace_broker.storage.files.io_threads import IoThreads
 from tailrace_broker.storage.files.kernel_aio import KernelAio
 from tailrace_broker.storage.journal import journal
@@ -32,6 +33,7 @@ from tailrace_broker.storage.log.batch_cache import BatchCache
 from tailrace_broker.storage.log.partition_log import PartitionLog
 from tailrace_broker.storage.log.range_role import RangeRole
 from tailrace_broker.storage.log.recovery import recover_log
+from tailrace_broker.storage.log.rescued_tail import cut_rescued, load_rescued, remove_rescued
 from tailrace_broker.storage.log.resources import LogResources
 from tailrace_broker.storage.segments.writer import LogPlace
 from tests.simulation.cuts.model import ModelBatch, ModelLog
@@ -104,8 +106,8 @@ class Replica:
     durabilities: Sequence[TopicSettings] = DURABILITIES
     logs: list[PartitionLog] = field(default_factory=list)
 
-    async def open(self, *, lost_power: bool) -> LogResources:
-        """As a broker opens its logs at a start."""
+    async def open(self, *, lost_power: bool, is_damaged: bool = False) -> LogResources:
+        """As a broker opens its logs at a start. `is_damaged`: they may be."""
         data, io, is_direct, open_aio = self.disk
         data.mkdir(exist_ok=True)
         path = data / INVENTORY_FILE
@@ -130,6 +132,7 @@ class Replica:
         )
         for partition, settings in enumerate(self.durabilities):
             place = place_in(data, partition)
+            rescued = load_rescued(place.directory)
             recovered = await io.run(
                 partial(
                     recover_log,
@@ -138,15 +141,22 @@ class Replica:
                     pool,
                     inventory,
                     is_direct=is_direct,
-                    journaled=replayed.batches(TOPIC_ID, partition),
+                    journaled=[*rescued, *replayed.batches(TOPIC_ID, partition)],
                     damaged=replayed.damaged(TOPIC_ID, partition),
                     headers_prove=not lost_power,
                     now_us=FIRST_DAY_US,
                 )
             )
-            if recovered.lost_end or recovered.losses or recovered.damages:
+            is_found = recovered.lost_end or recovered.losses or recovered.damages
+            if is_found and not is_damaged:
                 raise Violation(f"partition {partition} is called damaged: {recovered}")
             replayed.note_opened(place, recovered)
+            if rescued and recovered.journal_cut is not None:
+                await io.run(
+                    partial(
+                        cut_rescued, place.directory, recovered.journal_cut, resources.write_file
+                    )
+                )
             log = PartitionLog(
                 place,
                 recovered.segments,
@@ -156,9 +166,13 @@ class Replica:
                 start=recovered.start,
                 pending=replayed.pending(recovered.pending),
                 windows=recovered.windows,
+                lost_end=recovered.lost_end,
             )
+            resources.quarantine.recovered(log, recovered.damages, recovered.losses)
             log.on_durable(partial(self._on_durable, partition))
             self.logs.append(log)
+            if rescued and not await log.spilled():
+                await io.run(partial(remove_rescued, place.directory))
         await write_cuts(resources.journal, replayed.cuts)
         return resources
 
@@ -190,6 +204,31 @@ class Replica:
     def _on_durable(self, partition: int) -> None:
         end = self.logs[partition].durable_end
         self.notes.note(partition, methodcaller("flushed", end))
+
+
+def check_memory(resources: LogResources, logs: Sequence[PartitionLog]) -> None:
+    """Violation of 14: a quota is exceeded, or what nobody holds any more has not come back.
+
+    Nothing is under way, and nobody reads.
+    """
+    pool, cache = resources.pool, resources.cache
+    held = {"I/O": pool._io, "read": pool.read, "catch-up": pool.catch_up}
+    for name, quota in held.items():
+        if quota.used_bytes:
+            raise Violation(f"14: {quota.used_bytes} bytes of the {name} quota are held")
+        if quota._free_bytes > quota.capacity_bytes:
+            raise Violation(f"14: the {name} quota keeps {quota._free_bytes} bytes")
+    if cache.cached_bytes > cache._capacity_bytes:
+        raise Violation(f"14: {cache.cached_bytes} bytes are cached")
+    receiving = resources.receiving
+    assert isinstance(receiving, IoShare)
+    if receiving._free != 2 * resources.io.count:
+        raise Violation(f"14: of the threads' jobs for followers {receiving._free} are free")
+    for partition, log in enumerate(logs):
+        pending = log._tail.pending
+        counted = sum(batch.header.batch_bytes for batch in pending.batches)
+        if not counted == log.pending_bytes == log._tail.replica.pending_bytes <= JOURNAL_BYTES:
+            raise Violation(f"14: partition {partition} has {counted} pending bytes: {pending}")
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:

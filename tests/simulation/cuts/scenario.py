@@ -1,7 +1,9 @@
 """A follower's scenario under one seed: lives, each ended by a stop, a kill, or a loss of power."""
 
+import asyncio
 import os
 import random
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
@@ -18,9 +20,12 @@ from tests.simulation.cuts.replica import (
     Disk,
     History,
     Replica,
+    check_memory,
     check_recovered,
     make_small,
 )
+from tests.simulation.cuts.rot import Rot
+from tests.simulation.cuts.troubles import TroubledLeader, Troubles
 from tests.simulation.world import SimulatedIo, World
 from tests.support.storage.simulated_disk import SimulatedDisk
 
@@ -47,6 +52,7 @@ class FollowerWorld(World):
 
     lost_power: bool = False
     sent: Sent = None
+    counts: Counter[str] | None = None  # of what fails; None: nothing does
 
     def live(self, history: History, action_count: int) -> bool:
         """One life. False when it was killed."""
@@ -63,8 +69,10 @@ class FollowerWorld(World):
             self.lost_power = False
             sequence = 1000 * self.life
             epoch = max(log.last_epoch for log in history.now) + 1
-            leader = ScriptedLeader(replica, self.generator, epoch, sequence, sent=self.sent)
-            await leader.use(action_count)
+            await self._leader(replica, history, epoch, sequence).use(action_count)
+            check_recovered(history.now, await replica.found(), lost_power=False)
+            await asyncio.sleep(0)  # the loop forgets what was read last
+            check_memory(resources, replica.logs)
             for log in replica.logs:
                 await log.close()
             if await resources.flusher.flush_all():
@@ -72,7 +80,18 @@ class FollowerWorld(World):
                     history.note(partition, methodcaller("flushed", log.log_end))
             resources.close()
 
+        self.disk.trouble = lambda call: None
         return self.run_life(whole_life)
+
+    def _leader(
+        self, replica: Replica, history: History, epoch: int, sequence: int
+    ) -> ScriptedLeader:
+        if self.counts is None:
+            return ScriptedLeader(replica, self.generator, epoch, sequence, sent=self.sent)
+        troubles = Troubles(self.disk, self.generator, self.counts, lambda: history.now)
+        return TroubledLeader(
+            replica, self.generator, epoch, sequence, sent=self.sent, troubles=troubles
+        )
 
 
 @dataclass
@@ -83,6 +102,7 @@ class Scenario:
     directory: Path
     monkeypatch: pytest.MonkeyPatch
     image_count: int = 0
+    counts: Counter[str] | None = None
 
     def __post_init__(self) -> None:
         self.generator = random.Random(self.seed)
@@ -106,12 +126,32 @@ class Scenario:
             before, root = self._lose_power(world, history)
             life = world.life
 
+    def run_in_trouble(self) -> None:
+        """As `run`; now and then the disk is full, or calls of it fail."""
+        self.counts = Counter()
+        self.run()
+
+    def flip_a_bit(self) -> None:
+        """In what is stored; found by a start, or by who reads, or cuts, in a running process."""
+        self.counts = Counter()
+        root = self.directory / "disk"
+        root.mkdir()
+        world, history = self._world(root, None, 0, None)
+        rot = Rot(world, self.generator, history, self.counts)
+        rot.live(self.generator.randrange(ACTIONS_MAX), is_killed=self.generator.random() < 0.5)
+        rot.look(is_running=self.generator.random() < 0.5)
+
     def _world(
         self, root: Path, before: list[ModelLog] | None, life: int, sent: Sent
     ) -> tuple[FollowerWorld, History]:
         disk = SimulatedDisk(root, self.seed)
         world = FollowerWorld(
-            disk, self.generator, life=life, lost_power=before is not None, sent=sent
+            disk,
+            self.generator,
+            life=life,
+            lost_power=before is not None,
+            sent=sent,
+            counts=self.counts,
         )
         return world, History(disk.tick, before)
 

@@ -1,6 +1,6 @@
 """Mutations of what cuts a log, one at a time: the simulation finds each, by the check for it."""
 
-import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ from tailrace_broker.model.errors import TailraceError
 from tests.simulation.cuts import mutations
 from tests.simulation.cuts.mutations import Mutation
 from tests.simulation.cuts.scenario import Scenario
+from tests.support.docs.mutations import seeds_in_the_docs
 
-DOCS = Path(__file__).parents[3] / "docs" / "simulation.md"
 SEED_COUNT = 60
 
 # What the checks say.
@@ -21,6 +21,12 @@ START = "it starts at"
 DAMAGED = "is called damaged"
 SEGMENTS = "begins below offset"
 PRODUCERS = "producers are known by"
+NOT_THERE = "was acknowledged"
+MEMORY = "14: "
+SERVED = "a flipped bit is served"
+END = "a flipped bit is its end"
+
+in_trouble, with_a_flip = Scenario.run_in_trouble, Scenario.flip_a_bit
 
 
 class Planted(NamedTuple):
@@ -32,27 +38,38 @@ class Planted(NamedTuple):
     mutation: Mutation
     seed: int
     says: str
+    run: Callable[[Scenario], None] = Scenario.run
 
 
 PLANTED = [
     Planted(mutations.cut_not_in_the_journal, 0, STALE),
     Planted(mutations.cut_without_a_successor_erases_nothing, 0, STALE),
-    Planted(mutations.segment_read_beyond_the_next_one, 3, SEGMENTS),
-    Planted(mutations.cut_answered_before_it_is_durable, 2, STALE),
+    Planted(mutations.segment_read_beyond_the_next_one, 0, SEGMENTS),
+    Planted(mutations.cut_answered_before_it_is_durable, 4, STALE),
     Planted(mutations.cut_answered_before_its_entry_is_written, 0, STALE),
     Planted(mutations.removal_of_segments_not_synced, 17, STALE),
-    Planted(mutations.segments_removed_without_a_mark, 13, STALE),
-    Planted(mutations.stale_end_of_a_segment_comes_back, 13, STALE),
-    Planted(mutations.cut_before_its_segment_is_flushed, 10, DAMAGED),
+    Planted(mutations.segments_removed_without_a_mark, 13, DAMAGED),
+    Planted(mutations.stale_end_of_a_segment_comes_back, 79, STALE),
+    Planted(mutations.cut_before_its_segment_is_flushed, 3, DAMAGED),
     Planted(mutations.window_kept_after_a_cut, 0, PRODUCERS),
-    Planted(mutations.checkpoint_kept_after_a_cut, 13, PRODUCERS),
-    Planted(mutations.windows_learn_what_was_cut, 36, PRODUCERS),
+    Planted(mutations.checkpoint_kept_after_a_cut, 2, PRODUCERS),
+    Planted(mutations.windows_learn_what_was_cut, 35, PRODUCERS),
     Planted(mutations.end_reported_with_a_write_in_flight, 0, LOST),
-    Planted(mutations.flush_counts_what_was_written_since, 6, LOST),
-    Planted(mutations.header_proves_after_a_loss_of_power, 40, DAMAGED),
-    Planted(mutations.given_up_in_the_journal_proves_later, 458, DAMAGED),
-    Planted(mutations.given_up_stays_unless_it_proves_a_loss, 297, STALE),
-    Planted(mutations.log_start_falls, 5, START),
+    Planted(mutations.flush_counts_what_was_written_since, 162, LOST),
+    Planted(mutations.header_proves_after_a_loss_of_power, 19, DAMAGED),
+    Planted(mutations.given_up_in_the_journal_proves_later, 206, DAMAGED),
+    Planted(mutations.given_up_stays_unless_it_proves_a_loss, 1111, STALE),
+    Planted(mutations.log_start_falls, 3, START),
+    Planted(mutations.cut_batches_count_as_pending, 0, MEMORY),
+    Planted(mutations.failed_write_acknowledged, 0, NOT_THERE, in_trouble),
+    Planted(mutations.leftovers_of_a_failed_write_kept, 17, STALE, in_trouble),
+    Planted(mutations.failed_write_left_behind_a_cut, 159, STALE, in_trouble),
+    Planted(mutations.cut_at_the_end_answered_without_the_disk, 1477, STALE, in_trouble),
+    Planted(mutations.failed_cut_reported, 0, STALE, in_trouble),
+    Planted(mutations.appends_taken_after_half_a_cut, 26, STALE, in_trouble),
+    Planted(mutations.failed_write_keeps_its_buffer, 1, MEMORY, in_trouble),
+    Planted(mutations.damage_taken_for_the_end, 4, END, with_a_flip),
+    Planted(mutations.payloads_not_verified, 3, SERVED, with_a_flip),
 ]
 
 
@@ -66,7 +83,7 @@ def test_a_mutation_is_found_by_the_check_for_it(
         directory = tmp_path / str(seed)
         directory.mkdir()
         try:
-            Scenario(seed, directory, monkeypatch).run()
+            planted.run(Scenario(seed, directory, monkeypatch))
         except (AssertionError, TailraceError) as error:
             print(f"seed {seed}: {error}")
             if planted.says in str(error):
@@ -75,13 +92,6 @@ def test_a_mutation_is_found_by_the_check_for_it(
 
 
 def test_the_docs_name_each_mutation_with_its_seed() -> None:
-    section = DOCS.read_text(encoding="utf-8").partition("\n## Cuts\n")[2].partition("\n## ")[0]
-    rows = [line.split("|") for line in section.splitlines()]
-    named = [
-        (name, seed.strip())
-        for row in rows
-        if len(row) == len(("", "rule", "check", "mutation", "seed", ""))
-        for name, seed in zip(re.findall(r"`(\w+)`", row[3]), row[4].split(","), strict=False)
-    ]
+    planted = {each.mutation.__name__: str(each.seed) for each in PLANTED}
 
-    assert sorted(named) == sorted((each.mutation.__name__, str(each.seed)) for each in PLANTED)
+    assert seeds_in_the_docs("Cuts") == planted
