@@ -182,9 +182,10 @@ class ModelLog:
                 least = min(least, self.start if operation.is_reset else operation.end)
         yield self.copy(), least, least == self.end
         under_way = self.under_way if longer.failed[-1].batches is not None else []
-        for operation in (*self.failed, *under_way):  # some of one write may be answered later
+        # Some of one write may be answered later.
+        for index, operation in enumerate((*self.failed, *under_way)):
             follows = operation.batches and operation.batches[0].base_offset == longer.end
-            if operation in under_way and not follows:
+            if index >= len(self.failed) and not follows:
                 return
             if operation.batches is None:
                 reset = self.copy()
