@@ -84,6 +84,7 @@ class Journal:
         self._address = address_of(self._memory)
         self._ready: dict[JournalWriter, None] = {}
         self._is_busy = False
+        self._has_failed = False  # the last frame, which may stand where the next one goes
         # What a power failure may take, until a flush: the last such frame of each file.
         self._unflushed: dict[JournalFile, int] = {}
         self._first_unflushed: int | None = None
@@ -134,6 +135,7 @@ class Journal:
         if not taken:
             self._is_busy = False
             return
+        durable = durable or self._has_failed  # else a loss of power brings that one back
         first_unflushed = self._first_unflushed
         self._buffer[:FRAME_HEADER_BYTES] = encode_frame_header(
             frame_bytes=position,
@@ -199,6 +201,7 @@ class Journal:
         A frame that failed is written over by the next, which has its place and its sequence.
         """
         file = self._files[self._index]
+        self._has_failed = error is not None
         if error is None:
             if not durable:
                 self._unflushed[file] = self._sequence

@@ -17,6 +17,7 @@ from tailrace_broker.core.log.producers import Producer
 from tailrace_broker.core.log.replica_tail import LARGE_GROUP_BYTES
 from tailrace_broker.model.counters import Counters
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError
+from tailrace_broker.model.topic import TopicSettings
 from tests.support.storage.batches import Event, body_of
 from tests.support.storage.storage import (
     MEBIBYTE,
@@ -308,6 +309,24 @@ async def test_a_frame_that_failed_is_written_over_by_the_next(
         assert await Appends(log).event(b"1") == 1
     async with open_log(files) as log:
         assert await values_in(log) == [b"0", b"1"]
+
+
+async def test_the_frame_behind_one_that_failed_is_durable(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    """Else a loss of power could leave the one that failed."""
+    settings = TopicSettings(partitions_per_range=1, durability="written", flush_ms=60_000)
+
+    async with open_log(files, settings=settings) as log:
+        assert await Appends(log).event(b"0") == 0
+        await log.flush_all()
+        disk.fail("pwritev", kept_bytes=JOURNAL_BLOCK_BYTES)
+        with pytest.raises(StorageFailedError):
+            await Appends(log).event(b"lost")
+        assert await Appends(log).event(b"1") == 1
+        assert log.durable_end == 2
+        assert await Appends(log).event(b"2") == 2
+        assert log.durable_end == 2
 
 
 async def test_a_frame_that_failed_does_not_come_back_when_the_next_goes_to_another_file(
