@@ -259,17 +259,6 @@ def failed_write_left_behind_a_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Cutting, "_apply", apply_blindly)
 
 
-def cut_at_the_end_answered_without_the_disk(patch: pytest.MonkeyPatch) -> None:
-    """Though a write before it has failed."""
-    begin_cut = FollowerAppends._begin_cut
-
-    def begin(self: Any, cut: Any) -> Any:
-        self.tail.has_leftovers = False
-        return begin_cut(self, cut)
-
-    patch.setattr(FollowerAppends, "_begin_cut", begin)
-
-
 def failed_write_keeps_its_buffer(patch: pytest.MonkeyPatch) -> None:
     lend = BufferPool.lend
 

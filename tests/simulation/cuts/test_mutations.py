@@ -64,7 +64,6 @@ PLANTED = [
     Planted(mutations.failed_write_acknowledged, 0, NOT_THERE, in_trouble),
     Planted(mutations.leftovers_of_a_failed_write_kept, 17, STALE, in_trouble),
     Planted(mutations.failed_write_left_behind_a_cut, 159, STALE, in_trouble),
-    Planted(mutations.cut_at_the_end_answered_without_the_disk, 1477, STALE, in_trouble),
     Planted(mutations.failed_cut_reported, 0, STALE, in_trouble),
     Planted(mutations.appends_taken_after_half_a_cut, 26, STALE, in_trouble),
     Planted(mutations.failed_write_keeps_its_buffer, 1, MEMORY, in_trouble),
