@@ -1,9 +1,9 @@
 """The mutations of a source file, each of one expression or statement. Pure.
 
 In `core/` and `codec/` all conditions, arithmetic, constants and statements with an effect; in
-`storage/` only statements that write, sync, cut or remove. Assertions, annotations, texts, log
-lines and the counts of how often a rule was needed are left alone: a test need not notice a change
-of them.
+`storage/` only calls that write, sync, cut, rename or remove, wherever they stand. Assertions,
+annotations, texts, log lines and the counts of how often a rule was needed are left alone: a test
+need not notice a change of them.
 """
 
 import ast
@@ -21,13 +21,27 @@ _ARITHMETIC: dict[type[ast.operator], ast.operator] = {
 _SWAPPED_CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOGGERS = {"_log", "log"}
 _SKIPPED = (ast.Assert, ast.Import, ast.ImportFrom, ast.Raise, ast.JoinedStr, ast.Delete)
-# What a statement of `storage/` calls when it changes a disk.
-DISK_CALLS = frozenset({
-    "cut", "discard", "execute", "fallocate", "fdatasync", "flush", "fsync", "mkdir", "pwrite",
-    "pwritev", "remove", "remove_segments", "rename", "replace", "reserve", "rmtree", "save",
-    "sync", "sync_directory", "truncate", "unlink", "write", "write_all", "write_file",
-    "write_file_atomically",
+# The first word of what `storage/` calls to change a disk: of a system call, a method of a path or
+# file, and a function of its own (`write`, `_write_over`, `write_file_atomically`).
+_DISK_VERBS = frozenset({
+    "cut", "discard", "execute", "fallocate", "fdatasync", "fill", "flush", "fsync", "ftruncate",
+    "mkdir", "pwrite", "pwritev", "remove", "rename", "replace", "reserve", "rmdir", "rmtree",
+    "roll", "save", "spill", "sync", "syncfs", "touch", "truncate", "unlink", "write",
 })  # fmt: skip
+# Functions that change a disk though their first word says nothing of it.
+_DISK_NAMES = frozenset({
+    "_make_end_clean", "_make_room", "_make_spare", "_mark", "_move_back", "_put", "_reset",
+    "_set_aside", "_set_retired_aside", "_with_fd", "add_journal_file", "add_segments",
+    "begin_round", "bury", "create", "finish_cut", "keep_journal_files", "make_directory",
+    "record_loss", "set_aside", "trim_tail", "unmark", "with_room",
+})  # fmt: skip
+# Functions with such a word that change no disk.
+_PURE_NAMES = frozenset({
+    "_replace", "cut_at", "cut_checkpoint", "cut_columns", "cut_epochs", "remove_reader",
+    "remove_waiter",
+})  # fmt: skip
+# Where the result of such a call is used it becomes this, else None; pwritev(2) has its own.
+_RESULTS = {"_make_room": "False", "_remove_rubbish": "False", "syncfs": "0"}
 
 
 class Mutation(NamedTuple):
@@ -65,9 +79,15 @@ def mutations_of(path: str, source: bytes) -> list[Mutation]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+    tree = ast.parse(source)
     only_disk = "/storage/" in path
+    if "/storage/inspection/" in path:  # it reads what others wrote
+        return []
+    changes = list(_changes(tree, only_disk=only_disk))
+    if only_disk:
+        changes += _of_disk_calls(tree)
     mutations = []
-    for node, text in _changes(ast.parse(source), only_disk=only_disk):
+    for node, text in changes:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start = starts[node.lineno - 1] + node.col_offset
@@ -155,13 +175,51 @@ def _only_notes(node: ast.AST) -> bool:
 
 
 def _touches_disk(node: ast.stmt) -> bool:
-    """It is one call, or awaits or assigns one, that changes the disk."""
+    """It has a call that changes the disk, and nothing else that is a statement."""
     match node:
         case (
             ast.Expr(value=value) | ast.Assign(value=value) | ast.Return(value=ast.expr() as value)
         ):
-            return any(_name(call) in DISK_CALLS for call in ast.walk(value))
+            return any(_is_disk_call(call) for call in ast.walk(value))
     return False
+
+
+def _of_disk_calls(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
+    """Each call that changes the disk within something else, and a value as if it had."""
+    awaits = {node.value: node for node in ast.walk(tree) if isinstance(node, ast.Await)}
+    statements = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and _is_disk_call(call):
+            whole = awaits.get(call, call)
+            text = _result_of(call)
+            if whole not in statements and text is not None:
+                yield whole, text
+
+
+def _result_of(call: ast.Call) -> str | None:
+    """None: only the whole statement can go."""
+    match _name(call):
+        case "pwritev":
+            return f"sum(map(len, {ast.unparse(call.args[1])}))"
+        case "create":  # what it returns is needed
+            kept = [keyword for keyword in call.keywords if keyword.arg != "is_durable"]
+            not_durable = ast.keyword("is_durable", ast.Constant(value=False))
+            return ast.unparse(ast.Call(call.func, call.args, [*kept, not_durable]))
+        case "cut":  # of a value it returns another
+            return None
+        case name:
+            return _RESULTS.get(name, "None")
+
+
+def _is_disk_call(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(
+            func=ast.Name(id="replace") | ast.Attribute(value=ast.Attribute(attr="structs"))
+        ):
+            return False
+    name = _name(node)
+    verb = name.lstrip("_").partition("_")[0]
+    return name in _DISK_NAMES or (verb in _DISK_VERBS and name not in _PURE_NAMES)
 
 
 def _name(node: ast.AST) -> str:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tools.mutation.__main__ import SEEDS_OF_A_RING, environment_of
 from tools.mutation.mutations import mutations_of
 
@@ -22,9 +24,9 @@ class Log:
 '''
 
 
-def changes(path: str) -> list[tuple[int, str, str]]:
+def changes(path: str, source: bytes = SOURCE) -> list[tuple[int, str, str]]:
     return [
-        (mutation.line, mutation.before, mutation.text) for mutation in mutations_of(path, SOURCE)
+        (mutation.line, mutation.before, mutation.text) for mutation in mutations_of(path, source)
     ]
 
 
@@ -49,6 +51,63 @@ def test_in_storage_only_calls_that_change_the_disk_do() -> None:
         (13, "self.file.write(block)", "pass"),
         (13, "self.file.write(block)", "self.file.write(block, is_durable=False)"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        pytest.param("save_damage(path, known)", ("save_damage(path, known)", "pass"), id="helper"),
+        pytest.param(
+            "with closing(opened): file.truncate(size)",
+            ("file.truncate(size)", "pass"),
+            id="within with",
+        ),
+        pytest.param(
+            "count += os.pwritev(fd, [block], count)",
+            ("os.pwritev(fd, [block], count)", "sum(map(len, [block]))"),
+            id="length",
+        ),
+        pytest.param(
+            "error = self._sync(put) if put else None", ("self._sync(put)", "None"), id="condition"
+        ),
+        pytest.param("errors = [save(x) for x in y]", ("save(x)", "None"), id="comprehension"),
+        pytest.param("if self._make_room(1): return", ("self._make_room(1)", "False"), id="if"),
+        pytest.param(
+            "DirectFile.create(path).close()",
+            ("DirectFile.create(path).close()", "pass"),
+            id="new file",
+        ),
+        pytest.param(
+            "file = DirectFile.create(path, is_durable=x)",
+            ("DirectFile.create(path, is_durable=x)", "DirectFile.create(path, is_durable=False)"),
+            id="new file that is used",
+        ),
+        pytest.param("old.replace(new)", ("old.replace(new)", "pass"), id="path"),
+    ],
+)
+def test_in_storage_a_call_that_changes_the_disk_goes_wherever_it_stands(
+    line: str, change: tuple[str, str]
+) -> None:
+    assert (1, *change) in changes("broker/tailrace_broker/storage/log/log.py", line.encode())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "known = replace(known, size=size)",
+        "known = msgspec.structs.replace(known, size=size)",
+        "known = known._replace(size=size)",
+        "before = cut_epochs(epochs, offset)",
+        "lowered = known.cut(end)",
+        "file.read(size)",
+    ],
+)
+def test_in_storage_what_changes_no_disk_stays(line: str) -> None:
+    assert not changes("broker/tailrace_broker/storage/log/log.py", line.encode())
+
+
+def test_what_only_reads_other_disks_stays() -> None:
+    assert not changes("broker/tailrace_broker/storage/inspection/log.py")
 
 
 def test_a_mutated_file_differs_in_one_place() -> None:
