@@ -3,7 +3,8 @@
 The tests of a mutation, until one step fails: the unit tests that run its line, those of its
 folder first (measured once, before the first mutation); its simulators; the integration tests that
 name the file. A mutation that no step notices has survived: it is printed, and makes the command
-fail unless `PATH_OF_KNOWN` lists it.
+fail unless `PATH_OF_KNOWN` lists it. One that a time limit or a signal ended is counted apart: no
+test said what is wrong.
 """
 
 import os
@@ -11,8 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -31,11 +34,13 @@ COPIED = [
     *("tests", "tools", "examples", "benchmarks", "docs", ".ci", ".github"),
 ]
 PATH_OF_KNOWN = Path(__file__).parent / "survivors.txt"
-# A loop that a mutation has made endless is noticed too.
+# A mutation may have made a loop endless.
 STEP_SECONDS_MAX = 900
 # Of each simulator: a scenario of a ring takes a third of a second, one of a broker some seconds.
 SEEDS, SEEDS_OF_A_RING = "5", "40"
 NOT_FOR_STEPS = {"FILES", "FIRST", "JOBS", "MUTATIONS", "PYTHONDONTWRITEBYTECODE", "SEED"}
+# What pytest-timeout writes.
+TIME_LIMIT = b"Timeout (>"
 UNIT = Path("tests/unit/broker")
 # Of a unit test, as an endless loop must end; not the usual limit, which a busy machine exceeds.
 PYTEST = [
@@ -44,11 +49,28 @@ PYTEST = [
 ]
 
 
+class Ending(Enum):
+    """How a step ended, or a mutation."""
+
+    PASSED = "SURVIVED"
+    FAILED = "noticed"
+    TIMED_OUT = "timed out"
+    KILLED = "ended by a signal"
+
+
 class Outcome(NamedTuple):
-    """`noticed_by`: the command of the step that failed; None: all passed."""
+    """`step`: the tests that did not pass; None: all passed."""
 
     mutation: Mutation
-    noticed_by: str | None
+    ending: Ending
+    step: str | None
+
+    @property
+    def verdict(self) -> str:
+        """In a line of the output."""
+        if self.ending is Ending.FAILED and self.step is not None:
+            return self.step
+        return self.ending.value if self.step is None else f"{self.ending.value}: {self.step}"
 
 
 def main() -> int:
@@ -61,19 +83,28 @@ def main() -> int:
         os.environ.get("FILES", ""),
     )
     known = set(PATH_OF_KNOWN.read_text().splitlines())
-    survivors = []
+    outcomes = []
     with tempfile.TemporaryDirectory(prefix="tailrace-mutation-") as name:
         for number, outcome in enumerate(_outcomes(sample, Path(name)), first):
-            verdict = outcome.noticed_by or "SURVIVED"
-            print(f"{number} {outcome.mutation}  [{verdict}]", flush=True)
-            if outcome.noticed_by is None:
-                survivors.append(outcome.mutation.name_with_line)
-    noticed_count = len(sample) - len(survivors)
-    print(f"{noticed_count} of {len(sample)} noticed ({noticed_count / len(sample):.1%})")
+            print(f"{number} {outcome.mutation}  [{outcome.verdict}]", flush=True)
+            outcomes.append(outcome)
+    print(summary(outcomes))
+    survivors = [each.mutation.name_with_line for each in outcomes if each.step is None]
     new = [survivor for survivor in survivors if survivor not in known]
     for name in new:
         print(f"survived: {name}")
     return 1 if new else 0
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """How many were noticed by a test, and how many ended otherwise."""
+    counts = Counter(outcome.ending for outcome in outcomes)
+    noticed = f"{counts[Ending.FAILED]} of {len(outcomes)} noticed"
+    share = counts[Ending.FAILED] / max(len(outcomes), 1)
+    others = (Ending.TIMED_OUT, Ending.KILLED)
+    return ", ".join(
+        [f"{noticed} ({share:.1%})", *(f"{counts[each]} {each.value}" for each in others)]
+    )
 
 
 def _sample(first: int, size: int, seed: int, part: str) -> list[Mutation]:
@@ -130,7 +161,7 @@ def _measure(tree: Path) -> dict[tuple[str, int], list[str]]:
     """The unit tests that run each line; none of a line that only an import runs."""
     command = ["-m", "coverage", "run", "--rcfile=/dev/null", f"--source={BROKER}"]
     command += [*PYTEST, "-o", "timeout=120", "-p", "tools.mutation.contexts", str(UNIT)]
-    assert _passes(command, tree), "unit tests fail without a mutation"
+    assert _run(command, tree) is Ending.PASSED, "unit tests fail without a mutation"
     data = CoverageData(str(tree / ".coverage"))
     data.read()
     tests_of = {}
@@ -146,12 +177,13 @@ def _try(mutation: Mutation, tests: list[str], tree: Path) -> Outcome:
     _write(path, mutation.apply(source))
     try:
         for command in _steps(Path(mutation.path), tests, tree):
-            if not _passes(command, tree):
+            ending = _run(command, tree)
+            if ending is not Ending.PASSED:
                 step = next(part for part in command if part.startswith("tests"))
-                return Outcome(mutation, step)
+                return Outcome(mutation, ending, step)
     finally:
         _write(path, source)
-    return Outcome(mutation, None)
+    return Outcome(mutation, Ending.PASSED, None)
 
 
 def _write(path: Path, source: bytes) -> None:
@@ -200,21 +232,32 @@ def environment_of(command: list[str], tree: Path, variables: Mapping[str, str])
     return {**kept, "PYTHONPATH": python_path, "CI": "true", "SEEDS": seeds}
 
 
-def _passes(command: list[str], tree: Path) -> bool:
-    try:
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=tree,
-            env=environment_of(command, tree, os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=STEP_SECONDS_MAX,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+def _run(command: list[str], tree: Path) -> Ending:
+    with tempfile.TemporaryFile() as output:  # a pipe ends only with the last process it starts
+        try:
+            done = subprocess.run(
+                [sys.executable, *command],
+                cwd=tree,
+                env=environment_of(command, tree, os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=STEP_SECONDS_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Ending.TIMED_OUT
+        output.seek(0)
+        return ending_of(done.returncode, output.read())
+
+
+def ending_of(status: int, output: bytes) -> Ending:
+    """Return how a command ended whose output may show a time limit of pytest's."""
+    if status < 0:
+        return Ending.KILLED
+    if status and TIME_LIMIT in output:
+        return Ending.TIMED_OUT
+    return Ending.FAILED if status else Ending.PASSED
 
 
 if __name__ == "__main__":

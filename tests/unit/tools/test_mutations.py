@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutation.__main__ import SEEDS_OF_A_RING, environment_of
+from tools.mutation.__main__ import (
+    SEEDS_OF_A_RING,
+    Ending,
+    Outcome,
+    ending_of,
+    environment_of,
+    summary,
+)
 from tools.mutation.mutations import mutations_of
 
 SOURCE = b'''"""A text."""
@@ -108,6 +115,29 @@ def test_in_storage_what_changes_no_disk_stays(line: str) -> None:
 
 def test_what_only_reads_other_disks_stays() -> None:
     assert not changes("broker/tailrace_broker/storage/inspection/log.py")
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "ending"),
+    [
+        (0, b"", Ending.PASSED),
+        (1, b"E  assert 1 == 2", Ending.FAILED),
+        (1, b"Failed: Timeout (>10.0s) from pytest-timeout.", Ending.TIMED_OUT),
+        (-9, b"", Ending.KILLED),
+    ],
+)
+def test_a_time_limit_and_a_signal_are_no_failed_test(
+    status: int, output: bytes, ending: Ending
+) -> None:
+    assert ending_of(status, output) is ending
+
+
+def test_the_summary_counts_time_limits_and_signals_apart() -> None:
+    mutation = mutations_of("broker/tailrace_broker/storage/log/log.py", SOURCE)[0]
+    endings = [Ending.FAILED, Ending.FAILED, Ending.TIMED_OUT, Ending.KILLED, Ending.PASSED]
+    outcomes = [Outcome(mutation, ending, "tests/unit") for ending in endings]
+
+    assert summary(outcomes) == "2 of 5 noticed (40.0%), 1 timed out, 1 ended by a signal"
 
 
 def test_a_mutated_file_differs_in_one_place() -> None:
