@@ -24,7 +24,7 @@ _SKIPPED = (ast.Assert, ast.Import, ast.ImportFrom, ast.Raise, ast.JoinedStr, as
 # The first word of what `storage/` calls to change a disk: of a system call, a method of a path or
 # file, and a function of its own (`write`, `_write_over`, `write_file_atomically`).
 _DISK_VERBS = frozenset({
-    "cut", "discard", "execute", "fallocate", "fdatasync", "fill", "flush", "fsync", "ftruncate",
+    "cut", "discard", "execute", "fallocate", "fdatasync", "flush", "fsync", "ftruncate",
     "mkdir", "pwrite", "pwritev", "remove", "rename", "replace", "reserve", "rmdir", "rmtree",
     "roll", "save", "spill", "sync", "syncfs", "touch", "truncate", "unlink", "write",
 })  # fmt: skip
@@ -32,7 +32,7 @@ _DISK_VERBS = frozenset({
 _DISK_NAMES = frozenset({
     "_make_end_clean", "_make_room", "_make_spare", "_mark", "_move_back", "_put", "_reset",
     "_set_aside", "_set_retired_aside", "_with_fd", "add_journal_file", "add_segments",
-    "begin_round", "bury", "create", "finish_cut", "keep_journal_files", "make_directory",
+    "begin_round", "bury", "create", "fill", "finish_cut", "keep_journal_files", "make_directory",
     "record_loss", "set_aside", "trim_tail", "unmark", "with_room",
 })  # fmt: skip
 # Functions with such a word that change no disk.

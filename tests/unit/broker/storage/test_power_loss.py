@@ -12,8 +12,9 @@ from uuid import UUID
 
 import pytest
 
-from tailrace.wire import DAMAGE_FILE, METADATA_LOGS
+from tailrace.wire import DAMAGE_FILE, INVENTORY_FILE, JOURNAL_BLOCK_BYTES, METADATA_LOGS
 from tailrace_broker.codec.batch import stamp_batch
+from tailrace_broker.codec.metadata import KnownFiles
 from tailrace_broker.core.raft.metadata_log import MetadataLog, Remove, Write, WriteSnapshot
 from tailrace_broker.model.agreement import (
     Block,
@@ -31,6 +32,8 @@ from tailrace_broker.model.damage import RecordedDamage
 from tailrace_broker.model.topic import TopicSettings
 from tailrace_broker.storage.data_directory import DataDirectory
 from tailrace_broker.storage.files.direct_file import DirectFile, write_file_atomically
+from tailrace_broker.storage.files.inventory import Inventory
+from tailrace_broker.storage.journal.presence import check_journal
 from tailrace_broker.storage.log.damage_file import save_damage
 from tailrace_broker.storage.log.rescued_tail import RESCUED, remove_rescued, save_rescued
 from tailrace_broker.storage.metadata.disk import MetadataDisk
@@ -167,6 +170,21 @@ def test_the_folders_of_a_new_data_directory_are_durable(tmp_path: Path) -> None
         present = [(image / "volume/broker/data/metadata").is_dir() for image in power.images()]
 
     assert present == [True] * IMAGES
+
+
+def test_a_damaged_file_of_the_journal_that_was_renamed_has_its_name_back_for_good(
+    data: Path,
+) -> None:
+    journal = data / "journal"
+    journal.mkdir()
+    (journal / "0.journal.lost").write_bytes(b"x" * 2 * JOURNAL_BLOCK_BYTES)
+    inventory = Inventory(data / INVENTORY_FILE, KnownFiles(("0.journal",)))
+    power = PowerLosses(data)
+    with power.disk.recording():
+        check_journal(journal, inventory, boot=3, is_clean=False)
+        names = [{path.name for path in (image / "journal").iterdir()} for image in power.images()]
+
+    assert names == [{"0.journal", "0.journal.lost.3"}] * IMAGES
 
 
 def test_recorded_damage_of_a_partition_without_files_is_durable(data: Path) -> None:

@@ -203,6 +203,21 @@ def test_what_was_written_before_is_flushed_in_one_call(tmp_path: Path, disk: Fa
             file.flush()
 
 
+def test_the_file_system_of_a_file_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+
+    class Libc:
+        def syncfs(self, fd: int) -> int:
+            synced.append(os.fstat(fd).st_ino)
+            return 0
+
+    monkeypatch.setattr(direct_file, "_libc", Libc())
+    sync_file_system(tmp_path)
+    assert synced == [tmp_path.stat().st_ino]
+
+
 def test_without_syncfs_all_file_systems_are_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -243,6 +243,45 @@ async def test_the_ring_goes_round_and_what_it_held_is_in_the_segments(files: Lo
     assert {path.stat().st_size for path in files.journal()} == {FILE_BYTES}
 
 
+async def test_a_tail_that_is_too_large_for_one_write_is_spilled_in_several(
+    files: LogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file holds four such events, and each write of a segment takes one."""
+    monkeypatch.setattr("tailrace_broker.core.log.replica_tail.SPILL_BYTES", MEBIBYTE)
+    monkeypatch.setattr("tailrace_broker.storage.log.tail.GROUP_BYTES_MAX", 1)
+    values: list[bytes | None] = [new_value(EVENT_BYTES // 2) for _ in range(20)]
+
+    async with open_log(files, journal_file_bytes=FILE_BYTES) as log:
+        for value in values:
+            await Appends(log).event(value or b"")
+        assert await values_in(log) == values
+    assert len(files.journal()) == 4
+
+
+async def test_a_file_is_in_the_inventory_from_its_first_round_on(files: LogFiles) -> None:
+    async with open_log(files, journal_file_bytes=FILE_BYTES) as log:
+        noted = []
+        for _ in range(5):
+            await Appends(log).event(new_value())
+            noted.append(files.inventory.journal_files)
+    assert noted == [
+        ("1.journal",),
+        ("1.journal",),
+        ("1.journal", "2.journal"),
+        ("1.journal", "2.journal"),
+        ("1.journal", "2.journal", "3.journal"),
+    ]
+
+
+async def test_all_that_the_journal_holds_is_brought_to_the_segments(files: LogFiles) -> None:
+    async with open_engine_on(files, partitions=range(3)) as engine:
+        for log in engine.logs[:2]:
+            await Appends(log).event(b"0")
+        await engine.resources.journal.spill_all()
+        assert [log.pending_bytes for log in engine.logs] == [0] * 3
+        assert await all_values(engine) == [[b"0"], [b"0"], []]
+
+
 async def test_a_file_is_spilled_before_it_is_needed(files: LogFiles, disk: FaultyDisk) -> None:
     """So that the next round can begin at once."""
 

@@ -36,6 +36,16 @@ def test_a_marked_log_is_to_be_set_aside_by_the_next_process_too(directory: Data
     assert again.damaged.known == {KEY}
 
 
+def test_a_log_is_marked_where_it_is_unless_its_topic_is_gone(directory: DataDirectory) -> None:
+    topic = directory.partition_path(*KEY).parent
+    assert not directory.damaged.mark_in_place(KEY)
+    assert not topic.exists()
+
+    write(directory, "damaged")
+    assert directory.damaged.mark_in_place(KEY)
+    assert directory.damaged.is_to_be_set_aside(KEY)
+
+
 def test_what_was_set_aside_first_is_kept_until_it_is_removed(directory: DataDirectory) -> None:
     path = write(directory, "damaged")
     marker = path.parent.with_name("3.damaged")

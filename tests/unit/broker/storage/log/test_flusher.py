@@ -117,6 +117,21 @@ async def test_a_flush_that_fails_is_tried_again(
         assert batch.header.high_watermark == 2
 
 
+async def test_all_of_a_log_is_flushed_what_a_process_before_wrote_too(
+    files: LogFiles, disk: FaultyDisk
+) -> None:
+    settings = replace(WRITTEN, flush_ms=3_600_000)
+
+    async with open_engine_on(files, settings=settings) as engine:
+        await Appends(engine.logs[0]).event(new_value(LARGE_GROUP_BYTES))
+    async with open_engine_on(files, settings=settings) as engine:
+        disk.calls.clear()
+        assert await engine.logs[0].flush_all() is True
+        assert disk.calls["fdatasync"] == 1  # of the segment
+        disk.fail("fdatasync")
+        assert await engine.logs[0].flush_all() is False
+
+
 async def test_a_segment_that_was_removed_does_not_stop_the_flushes(files: LogFiles) -> None:
     settings = replace(WRITTEN, flush_ms=3_600_000)
 
