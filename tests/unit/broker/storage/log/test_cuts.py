@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tailrace_broker.codec.batch import StoredBatch
+from tailrace_broker.codec.producers import decode_checkpoint
 from tailrace_broker.codec.segment import decode_index
+from tailrace_broker.core.log.producers import NOTHING
 from tailrace_broker.core.log.recovery import SegmentState
 from tailrace_broker.model.append_outcome import (
     AppendFailed,
@@ -27,6 +29,7 @@ from tailrace_broker.model.errors import (
 )
 from tailrace_broker.storage.inspection.logs import check_log
 from tailrace_broker.storage.log.damage_file import load_damage, save_damage
+from tailrace_broker.storage.log.producer_recovery import PRODUCERS, save_checkpoint
 from tailrace_broker.storage.log.recovery import LogEvidence
 from tailrace_broker.storage.log.rescued_tail import RESCUED, load_rescued, save_rescued
 from tailrace_broker.storage.segments import cut as segments_cut
@@ -260,6 +263,8 @@ async def test_a_reset_log_goes_on_elsewhere(files: LogFiles, start: int) -> Non
         for batch in (large(0), small(5)):
             await follower.write(batch)
         await follower.cut(start, 6, is_reset=True)
+        assert not list(files.place.directory.glob("*.log"))
+        assert files.inventory.newest_segment(TOPIC_ID, PARTITION) is None
         log = follower.log
         ends = (log.log_start, log.log_end, log.high_watermark, log.durable_end)
         assert ends == (start,) * 4
@@ -308,6 +313,20 @@ async def test_a_log_that_starts_within_a_batch_is_cut_behind_its_start(files: L
 
 
 # --- producers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("known_end", "is_reset"), [(10, False), (1, True)])
+async def test_a_checkpoint_of_producers_does_not_say_what_was_behind_a_cut(
+    files: LogFiles, known_end: int, is_reset: bool
+) -> None:
+    """A log that is reset keeps none."""
+    path = files.place.directory / PRODUCERS
+    async with follow(files, is_killed=True) as engine:
+        follower = Follower(engine.logs[0])
+        await follower.write(large(0), large(5))
+        save_checkpoint(path.parent, NOTHING._replace(end_offset=known_end))
+        assert await follower.cut(5, 7, is_reset=is_reset) == LogIsCut(5)
+        assert decode_checkpoint(path.read_bytes()).end_offset == 5
 
 
 # --- what stands beside ---------------------------------------------------------------------------
