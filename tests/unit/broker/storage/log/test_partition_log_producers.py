@@ -116,6 +116,16 @@ async def test_a_finished_segment_and_a_clean_stop_leave_a_checkpoint(files: Log
     assert [len(each.rows) for each in (*at_seal.producers, *at_stop.producers)] == [2 * 28, 3 * 28]
 
 
+async def test_a_clean_stop_within_a_segment_leaves_a_checkpoint(files: LogFiles) -> None:
+    async with open_log(files) as log:
+        requests = Requests(log)
+        requests.event(b"0", producer(0))
+        await requests.outcomes(1)
+    checkpoint = decode_checkpoint((files.place.directory / "producers").read_bytes())
+
+    assert (checkpoint.end_offset, len(checkpoint.producers)) == (1, 1)
+
+
 async def test_a_trim_leaves_what_producers_sent(files: LogFiles) -> None:
     async with open_engine_on(files, is_killed=True) as engine:
         [log] = engine.logs

@@ -23,6 +23,7 @@ from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tailrace_broker.storage.files.inventory import Inventory
 from tailrace_broker.storage.log.damage_file import load_damage, record_loss, save_damage
 from tailrace_broker.storage.log.recovery import UNKNOWN_OFFSETS_MAX, LogEvidence, RecoveredLog
+from tailrace_broker.storage.log.repairs import DiskRepairs
 from tests.support.storage.batches import TIME_US, Event, body_of, place_of
 from tests.support.storage.damaged import stored_batches
 from tests.support.storage.storage import MEBIBYTE, LogFiles, append, records_of
@@ -491,6 +492,21 @@ def test_what_the_journal_holds_before_damage_is_brought_to_the_segment(files: L
         assert found.pending == batches[1:]
         assert [(each.base_offset, each.end_offset) for each in found.segments] == [(0, 2), (3, 3)]
         assert [record.offset for record in records_of(read(files))] == [0, 1]
+
+
+def test_what_a_torn_write_left_goes_before_batches_of_the_journal_take_its_place(
+    files: LogFiles,
+) -> None:
+    written(files, [[b"a"]])
+    segments = files.recover()
+    with files.segment().open("ab") as file:
+        file.write(NOISE.randbytes(2 * BLOCK_BYTES))
+    repairs = DiskRepairs(files.place, files.pool, files.inventory, is_direct=files.is_direct)
+
+    repairs.write_pending(segments, [journaled(1, 1)])
+
+    assert files.segment().stat().st_size == 2 * BLOCK_BYTES
+    assert len(files.values()) == 2
 
 
 def test_a_damaged_batch_in_the_journal_tells_where_the_log_goes_on(files: LogFiles) -> None:
