@@ -192,7 +192,7 @@ def _of_disk_calls(tree: ast.Module) -> Iterator[tuple[ast.expr, str]]:
         if isinstance(call, ast.Call) and _is_disk_call(call):
             whole = awaits.get(call, call)
             text = _result_of(call)
-            if whole not in statements and text is not None:
+            if whole not in statements and text not in {None, ast.unparse(call)}:
                 yield whole, text
 
 
