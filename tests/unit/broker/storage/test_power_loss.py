@@ -37,6 +37,8 @@ from tailrace_broker.storage.journal.presence import check_journal
 from tailrace_broker.storage.log.damage_file import save_damage
 from tailrace_broker.storage.log.rescued_tail import RESCUED, remove_rescued, save_rescued
 from tailrace_broker.storage.metadata.disk import MetadataDisk
+from tailrace_broker.storage.segments.cut import remove_from
+from tailrace_broker.storage.segments.writer import segment_path
 from tailrace_broker.storage.trash import Trash
 from tests.support.storage.batches import Event, body_of, place_of
 from tests.support.storage.simulated_disk import SimulatedDisk
@@ -66,10 +68,12 @@ class PowerLosses:
         self._numbers = count()
         self._target = directory.parent
 
-    def images(self) -> Iterator[Path]:
+    def images(self, time: int | None = None) -> Iterator[Path]:
+        """`time`: of the past."""
         for number in range(IMAGES):
             target = self._target / f"image-{next(self._numbers)}"
-            self.disk.image(self.disk.tick(), random.Random(number), target)
+            at = self.disk.tick() if time is None else time
+            self.disk.image(at, random.Random(number), target)
             yield target
 
 
@@ -195,6 +199,23 @@ def test_recorded_damage_of_a_partition_without_files_is_durable(data: Path) -> 
         present = [(image / "topic" / "0" / DAMAGE_FILE).exists() for image in power.images()]
 
     assert present == [True] * IMAGES
+
+
+def test_a_cut_has_its_mark_until_the_new_segment_is_there_for_good(data: Path) -> None:
+    """Whenever the power is lost."""
+    path = segment_path(data / "topic" / "0", 2)
+    path.parent.mkdir(parents=True)
+    for segment in (segment_path(path.parent, 0), path):
+        segment.write_bytes(b"batches")
+    power = PowerLosses(data)
+    with power.disk.recording():
+        remove_from(path.parent, 2, is_direct=False)
+    assert path.read_bytes() == b""
+
+    for time in range(power.disk.tick()):
+        for image in power.images(time):
+            segment = image / path.relative_to(data)
+            assert segment.exists() or segment.with_suffix(".cut").exists()
 
 
 def test_rescued_batches_of_a_topic_without_files_are_durable(data: Path) -> None:

@@ -1,4 +1,5 @@
 import errno
+import shutil
 from functools import partial
 from pathlib import Path
 from uuid import UUID
@@ -315,6 +316,16 @@ def test_a_full_disk_empties_the_trash_as_far_as_it_must_the_oldest_first(
     counters = trash.counters
     assert (counters.purged_topics, counters.purged_early_topics) == (2, 2)
     assert counters.purged_bytes == sum(entry["size_bytes"] for entry in logs) > 0
+
+
+def test_what_was_emptied_makes_room_for_spare_files_too(trash: Trash, tmp_path: Path) -> None:
+    delete(trash, tmp_path, TOPICS[0], 1)
+    shutil.rmtree(tmp_path / "spare", ignore_errors=True)
+
+    trash.with_room(TooMuch(tmp_path, 0))
+
+    spares = sorted(path.name for path in (tmp_path / "spare").iterdir())
+    assert spares == ["directory-0", "directory-1", "file-0", "file-1"]
 
 
 def test_when_the_trash_is_empty_a_full_disk_is_reported(trash: Trash, tmp_path: Path) -> None:

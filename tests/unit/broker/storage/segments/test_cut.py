@@ -47,13 +47,14 @@ def test_nothing_is_left_of_a_log_that_is_cut_at_its_start(files: LogFiles) -> N
 def test_a_start_finishes_what_a_mark_says(
     files: LogFiles, monkeypatch: pytest.MonkeyPatch, call: str, skipped: int
 ) -> None:
-    disk = FaultyDisk(monkeypatch)
+    disk, before = FaultyDisk(monkeypatch), names(files)
     disk.fail(call, skipped=skipped)
     try:
         remove_from(files.place.directory, 2, is_direct=files.is_direct)
     except StorageFailedError:
         disk.forget_faults()
         if not any(path.suffix == ".cut" for path in files.place.directory.iterdir()):
+            assert names(files) == before
             return  # not begun
     disk.forget_faults()
     assert check_log(files.place, LogEvidence(0), None, files.pool) == []
