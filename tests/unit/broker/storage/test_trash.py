@@ -60,6 +60,7 @@ def test_what_is_old_enough_is_purged_and_the_oldest_of_the_rest_is_reported(
     assert trash.purge(6) == 7
     assert trash.purge(7) is None
     assert buried(tmp_path) == []
+    assert (trash.counters.purged_topics, trash.counters.purged_early_topics) == (3, 0)
 
 
 def test_a_purged_topic_is_forgotten_before_nothing_records_it(tmp_path: Path) -> None:
@@ -434,6 +435,7 @@ def test_what_is_kept_goes_when_the_ring_forgets_it_though_the_disk_was_too_full
     trash.discard(TOPICS[0])
     assert not directory.exists()
     assert buried(tmp_path) == []
+    assert (trash.counters.purged_topics, trash.counters.purged_early_topics) == (1, 0)
 
 
 def test_a_full_disk_without_trash_asks_for_what_is_kept(trash: Trash, tmp_path: Path) -> None:
