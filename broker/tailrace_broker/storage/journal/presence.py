@@ -98,6 +98,8 @@ def check_journal(journal: Path, inventory: Inventory, *, boot: int, is_clean: b
     with translated_errors(journal):
         for name in found.accepted:  # once: a later loss needs its own marker
             marker(journal / name).replace(journal / f"{name}{ACCEPTED_SUFFIX}.{boot}")
+        if found.accepted:
+            sync_directory(journal)
 
 
 def is_accepted(path: Path, header: JournalFileHeader | None) -> bool:

@@ -191,6 +191,19 @@ def test_a_damaged_file_of_the_journal_that_was_renamed_has_its_name_back_for_go
     assert names == [{"0.journal", "0.journal.lost.3"}] * IMAGES
 
 
+def test_a_loss_of_the_journal_that_was_accepted_is_so_once_for_good(data: Path) -> None:
+    journal = data / "journal"
+    journal.mkdir()
+    (journal / "0.journal.lost").touch()
+    inventory = Inventory(data / INVENTORY_FILE, KnownFiles(("0.journal",)))
+    power = PowerLosses(data)
+    with power.disk.recording():
+        check_journal(journal, inventory, boot=3, is_clean=False)
+        names = [{path.name for path in (image / "journal").iterdir()} for image in power.images()]
+
+    assert names == [{"0.journal.lost.3"}] * IMAGES
+
+
 def test_recorded_damage_of_a_partition_without_files_is_durable(data: Path) -> None:
     power = PowerLosses(data)
     directory = data / "topic" / "0"
