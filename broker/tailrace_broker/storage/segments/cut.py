@@ -124,9 +124,7 @@ def remove_from(directory: Path, end_offset: int, *, is_direct: bool) -> None:
     segment would be the log's again when the segment behind it is gone, and a start only saw that.
     """
     with translated_errors(directory):
-        mark = segment_path(directory, end_offset).with_suffix(MARK_SUFFIX)
-        mark.touch()
-        sync_directory(directory)
+        segment_path(directory, end_offset).with_suffix(MARK_SUFFIX).touch()
     finish_cut(directory, end_offset, is_direct=is_direct)
 
 
@@ -136,8 +134,12 @@ def unfinished_cut(names: Iterable[str]) -> int | None:
 
 
 def finish_cut(directory: Path, end_offset: int, *, is_direct: bool) -> None:
-    """Do what the mark at this offset says, whatever of it is done; then remove the mark."""
+    """Do what the mark at this offset says, whatever of it is done; then remove the mark.
+
+    Durable first: a killed process may have made the mark alone.
+    """
     with translated_errors(directory):
+        sync_directory(directory)
         names = sorted(path.name for path in directory.iterdir())
         for name in names:
             if FILE_NAME.fullmatch(name) and int(name[:-4]) >= end_offset:

@@ -37,7 +37,7 @@ from tailrace_broker.storage.journal.presence import check_journal
 from tailrace_broker.storage.log.damage_file import save_damage
 from tailrace_broker.storage.log.rescued_tail import RESCUED, remove_rescued, save_rescued
 from tailrace_broker.storage.metadata.disk import MetadataDisk
-from tailrace_broker.storage.segments.cut import remove_from
+from tailrace_broker.storage.segments.cut import finish_cut, remove_from
 from tailrace_broker.storage.segments.writer import segment_path
 from tailrace_broker.storage.trash import Trash
 from tests.support.storage.batches import Event, body_of, place_of
@@ -229,6 +229,25 @@ def test_a_cut_has_its_mark_until_the_new_segment_is_there_for_good(data: Path) 
         for image in power.images(time):
             segment = image / path.relative_to(data)
             assert segment.exists() or segment.with_suffix(".cut").exists()
+
+
+def test_the_mark_of_a_cut_that_a_killed_process_began_is_durable_before_segments_go(
+    data: Path,
+) -> None:
+    directory = data / "topic" / "0"
+    directory.mkdir(parents=True)
+    segment = segment_path(directory, 0)
+    for path in (segment, segment.with_suffix(".idx")):
+        path.write_bytes(b"batches")
+    power = PowerLosses(data)
+    with power.disk.recording():
+        segment.with_suffix(".cut").touch()
+        finish_cut(directory, 0, is_direct=False)
+
+    for time in range(power.disk.tick()):
+        for image in power.images(time):
+            left = {path.suffix for path in (image / "topic" / "0").iterdir()}
+            assert left >= {".log", ".idx"} or ".cut" in left or not left
 
 
 def test_rescued_batches_of_a_topic_without_files_are_durable(data: Path) -> None:
