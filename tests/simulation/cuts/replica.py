@@ -88,6 +88,15 @@ class History:
         self._notes.append((self._tick(), partition, change))
         change(self.now[partition])
 
+    def ever(self, partition: int) -> list[ModelBatch]:
+        """Each batch that this log has had, cut since or not; some repeatedly."""
+        log, found = self._before[partition].copy(), list(self._before[partition].batches)
+        for _, noted, change in self._notes:
+            if noted == partition:
+                change(log)
+                found += log.batches
+        return found
+
     def at(self, time: int) -> list[ModelLog]:
         """What held then."""
         later = History(self._tick, self._before)
