@@ -29,7 +29,7 @@ PASS_EVENTS = 5_000  # the job's first events, produced again and again
 PACE_EVENTS = 100
 PACE_SECONDS = 0.05  # 2,000 events a second
 CALM_SECONDS = 1.0  # of acknowledgements before the kill, and after them before the start
-PATIENCE_SECONDS = 60.0
+WAIT_SECONDS_MAX = 60.0
 FLIGHT_SECONDS = 0.2  # until an answer from before the kill has been taken in
 POLL_SECONDS = 0.02
 NOWHERE = -1  # the partition of what was acknowledged without one
@@ -81,11 +81,11 @@ class Load:
 
     def wait_for(self, is_so: Callable[[], bool], what: str) -> None:
         """UpError when an event is refused, or it is not so after a long time."""
-        deadline_s = time.monotonic() + PATIENCE_SECONDS
+        deadline_s = time.monotonic() + WAIT_SECONDS_MAX
         while not is_so():
             self._check()
             if time.monotonic() > deadline_s:
-                raise UpError(f"{what} did not come within {PATIENCE_SECONDS:.0f} s")
+                raise UpError(f"{what} did not come within {WAIT_SECONDS_MAX:.0f} s")
             time.sleep(POLL_SECONDS)
 
     def _run(self) -> None:
@@ -215,7 +215,7 @@ def kill_leader(brokers: Sequence[LocalBroker], ordinal: int, load: Load, client
 def start_again(broker: LocalBroker, load: Load, client: Client) -> None:
     """Start the killed broker; on return each range has all its replicas in sync."""
     broker.start()
-    broker.wait_ready(PATIENCE_SECONDS)
+    broker.wait_ready(WAIT_SECONDS_MAX)
     load.wait_for(lambda: is_whole(client), "the full ISR of each range")
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 EVENTS = [{"k": f"k{n % 60}", "n": n, "pad": "x" * 300} for n in range(20_000)]
 LINES = ndjson(EVENTS)
-PATIENCE_S_MAX = 90.0  # the command's 30 s, on a slow machine
+RESUME_S_MAX = 90.0  # the command's 30 s, on a slow machine
 KEYED = ("--key", ".k")
 PRODUCER_ID = "0123456789abcdef" * 2
 REMEMBERED_REQUESTS = 1_000  # of a producer, by each partition: docs/protocol.md
@@ -72,7 +72,7 @@ def begin(process: "subprocess.Popen[bytes]", client: Client, topic: str, conten
         assert process.poll() is None
 
 
-@pytest.mark.timeout(180)  # two starts of a ring and `PATIENCE_S_MAX`
+@pytest.mark.timeout(180)  # two starts of a ring and `RESUME_S_MAX`
 def test_a_run_that_a_dead_broker_cut_is_resumed_without_loss_and_without_doubles(
     tmp_path: Path,
 ) -> None:
@@ -94,15 +94,15 @@ def test_a_run_that_a_dead_broker_cut_is_resumed_without_loss_and_without_double
             begin(cut, client, "cut", LINES[:half])
             ring.kill(1)
             ends = [
-                threads.submit(process.communicate, LINES[half:], PATIENCE_S_MAX)
+                threads.submit(process.communicate, LINES[half:], RESUME_S_MAX)
                 for process in (patient, cut)
             ]
-            ring.until(lambda: not ring.ring(0)["registrations"][1]["alive"], PATIENCE_S_MAX)
+            ring.until(lambda: not ring.ring(0)["registrations"][1]["alive"], RESUME_S_MAX)
             cut.send_signal(signal.SIGINT)
             errors, cut_errors = [end.result()[1].decode() for end in ends]
             ring.brokers[1].start()
             ring.wait_ready(1)
-            ring.until(lambda: ring.ring(0)["ranges"][1]["state"] == "open", PATIENCE_S_MAX)
+            ring.until(lambda: ring.ring(0)["ranges"][1]["state"] == "open", RESUME_S_MAX)
             stored_count = {topic: count_of(client, topic) for topic in ("patient", "cut")}
             results = [
                 resumed(errors, LINES, url),
@@ -139,7 +139,7 @@ def test_a_run_is_resumed_when_nobody_knows_whether_its_last_request_was_stored(
         begin(process, client, "t", LINES[: len(LINES) // 2])
         with ThreadPoolExecutor(1) as thread:
             ended = thread.submit(
-                process.communicate, LINES[len(LINES) // 2 :], timeout=PATIENCE_S_MAX
+                process.communicate, LINES[len(LINES) // 2 :], timeout=RESUME_S_MAX
             )
             broker.kill()
             with socket.create_server((HOST, broker.port)) as server:

@@ -24,7 +24,7 @@ from tests.support.storage.simulated_disk import Call, SimulatedDisk
 FAILURE_IN_CALLS_MAX = 12
 FAILURES_MAX = 3
 TROUBLE_SHARE = 0.3
-MEND_WEIGHT = 12
+REPAIR_WEIGHT = 12
 
 
 @dataclass
@@ -97,9 +97,9 @@ class TroubledLeader(ScriptedLeader):
                 raise Violation(f"{partition}: an append failed though the disk works")
 
     def _actions(self) -> list[tuple[int, Callable[[int], Awaitable[None]]]]:
-        return [*super()._actions(), (MEND_WEIGHT, self._mend)]
+        return [*super()._actions(), (REPAIR_WEIGHT, self._repair)]
 
-    async def _mend(self, _: int) -> None:
+    async def _repair(self, _: int) -> None:
         self.troubles.end()
 
     async def _trim(self, partition: int) -> None:

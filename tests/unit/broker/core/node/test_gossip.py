@@ -118,7 +118,7 @@ def test_a_beat_is_fresh_for_a_second_however_patient_others_are_with_the_broker
     assert made.is_alive(1, NOW_MS + SUSPICION_MS)
 
 
-def test_a_message_that_comes_again_is_no_sign_of_life() -> None:
+def test_a_message_that_comes_again_is_no_heartbeat() -> None:
     made = gossip()
     made.heard(digest(1, hint_of(1)), NOW_MS)
     rest_until(made, NOW_MS + SUSPICION_MS)

@@ -384,7 +384,7 @@ def test_a_follower_behind_the_log_start_begins_there() -> None:
     assert cut_of(led, short) == LogCut(KEY, 5, 1, True, 8, 5)
 
 
-def test_a_follower_with_nothing_in_common_begins_anew() -> None:
+def test_a_follower_with_nothing_in_common_begins_again() -> None:
     led = Range(written=8, flushed=8, epochs=[EpochStart(4, 0)])
 
     assert cut_of(led, LogStanding(KEY, 0, 2, (EpochStart(3, 0),))) == LogCut(KEY, 0, 0, True, 0, 0)

@@ -309,7 +309,7 @@ def test_children_cover_their_parents_and_parents_their_children(
 
 
 @given(walk_sizes, slice_counts, slice_counts, st.data())
-def test_slices_cut_anew_cover_those_before(
+def test_slices_cut_again_cover_those_before(
     size: int, before_slices: int, after_slices: int, data: st.DataObject
 ) -> None:
     each = data.draw(st.sampled_from(ring_of(size)))

@@ -95,10 +95,10 @@ async def test_a_log_that_cannot_be_written_stops_no_other(
     """What the journal held of it is set aside when the ring needs the space."""
     real_open = os.open
     stuck = str(files.place_of(0).directory)
-    is_mended = False
+    is_repaired = False
 
     def open_or_fail(path: Any, *args: Any, **options: Any) -> int:
-        if str(path).startswith(stuck) and str(path).endswith(".log") and not is_mended:
+        if str(path).startswith(stuck) and str(path).endswith(".log") and not is_repaired:
             raise OSError(errno.EIO, "input/output error")
         return real_open(path, *args, **options)
 
@@ -115,7 +115,7 @@ async def test_a_log_that_cannot_be_written_stops_no_other(
         pending = [log for file in engine.replayed.files for log in file.pending]
         assert stuck_log._tail not in pending
         assert (files.place_of(0).directory / RESCUED).exists()
-        is_mended = True
+        is_repaired = True
         with pytest.raises(StorageFailedError):
             await Appends(stuck_log).event(b"refused, and reported that it is repaired")
         await until(lambda: not stuck_log.pending_bytes)
