@@ -330,7 +330,12 @@ class SegmentAppends:
         self.roll = self._writer.roll
 
     def write(
-        self, bodies: list[BatchBody], *, append_time_us: int = TIME_US, is_durable: bool = True
+        self,
+        bodies: list[BatchBody],
+        *,
+        append_time_us: int = TIME_US,
+        is_durable: bool = True,
+        is_synced_later: bool = False,
     ) -> list[StoredBatch]:
         """One write of these batches behind the end."""
         state = self.segments[-1]
@@ -346,7 +351,8 @@ class SegmentAppends:
             state.end_offset,
         )
         batches = stamp_batches(bodies, first)
-        self._writer.write(batches, is_durable=is_durable)
+        self._writer.put(batches, is_durable=is_durable, is_synced_later=is_synced_later)
+        self._writer.take(batches)
         return batches
 
     def close(self) -> None:

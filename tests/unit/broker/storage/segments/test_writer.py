@@ -1,11 +1,13 @@
 import errno
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tailrace_broker.codec.segment import decode_index
 from tailrace_broker.model.errors import DiskFullError, StorageFailedError, TailraceError
+from tailrace_broker.storage.files import direct_file
 from tailrace_broker.storage.files.direct_file import BLOCK_BYTES
 from tests.support.storage.batches import PARTITION, TOPIC_ID, Event, body_of
 from tests.support.storage.storage import FaultyDisk, LogFiles, SegmentAppends, append
@@ -102,6 +104,21 @@ def test_a_reopened_log_goes_on_behind_its_end(files: LogFiles) -> None:
 
 
 # --- a write fails --------------------------------------------------------------------------------
+
+
+def test_a_new_file_whose_first_write_failed_before_its_sync_is_made_again_durably(
+    files: LogFiles, disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(direct_file, "sync_directory", synced.append)
+    writer = files.writer()
+    disk.fail("pwritev")
+    with pytest.raises(StorageFailedError):
+        writer.write([body_of([Event(b"a")])], is_durable=False, is_synced_later=True)
+    append(writer, [b"b"])
+
+    assert files.place.directory in synced
+    assert files.values() == [b"b"]
 
 
 @pytest.mark.parametrize("kept_bytes", [0, BLOCK_BYTES, len(LARGE)])
