@@ -27,6 +27,7 @@ from tailrace_broker.storage.files.direct_file import (
     write_file_atomically,
 )
 from tailrace_broker.storage.files.inventory import Inventory
+from tailrace_broker.storage.files.writes_under_way import writing
 from tailrace_broker.storage.segments.open_segments import OpenSegments
 from tailrace_broker.storage.segments.scan import scan_segment
 from tailrace_broker.storage.segments.writer import LogPlace, index_of, segment_path
@@ -105,7 +106,7 @@ def cut_segments(
         file.flush()  # nothing is missing before the segment that follows
     inventory.cut_segments(place.topic_id, place.partition, cut.base_offset)
     if cut is not segments[count - 1]:  # its index has batches that go
-        with translated_errors(path):
+        with translated_errors(path), writing():
             path.with_suffix(".idx").unlink(missing_ok=True)
     segments[count - 1 :] = [cut, cut.follow_on(end_offset)]
     files.forget(*later, segment_path(place.directory, end_offset))
@@ -123,7 +124,7 @@ def remove_from(directory: Path, end_offset: int, *, is_direct: bool) -> None:
     Durable on return. The mark comes first: what an earlier cut has left behind the end of a
     segment would be the log's again when the segment behind it is gone, and a start only saw that.
     """
-    with translated_errors(directory):
+    with translated_errors(directory), writing():
         segment_path(directory, end_offset).with_suffix(MARK_SUFFIX).touch()
     finish_cut(directory, end_offset, is_direct=is_direct)
 
@@ -138,7 +139,7 @@ def finish_cut(directory: Path, end_offset: int, *, is_direct: bool) -> None:
 
     Durable first: a killed process may have made the mark alone.
     """
-    with translated_errors(directory):
+    with translated_errors(directory), writing():
         sync_directory(directory)
         names = sorted(path.name for path in directory.iterdir())
         for name in names:
@@ -147,7 +148,7 @@ def finish_cut(directory: Path, end_offset: int, *, is_direct: bool) -> None:
         sync_directory(directory)
     if any(FILE_NAME.fullmatch(name) and int(name[:-4]) < end_offset for name in names):
         DirectFile.create(segment_path(directory, end_offset), is_direct=is_direct).close()
-    with translated_errors(directory):
+    with translated_errors(directory), writing():
         for name in names:
             if MARK_NAME.fullmatch(name):
                 (directory / name).unlink()

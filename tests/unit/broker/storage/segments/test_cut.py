@@ -1,15 +1,20 @@
 """What the removal of segments leaves when it ends anywhere, and how a start finishes it."""
 
+import os
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tailrace_broker.model.errors import StorageFailedError
+from tailrace_broker.storage.files.writes_under_way import IoThread
 from tailrace_broker.storage.inspection.logs import check_log
 from tailrace_broker.storage.log.recovery import LogEvidence
 from tailrace_broker.storage.segments.cut import finish_cut, remove_from, unfinished_cut
 from tests.support.storage.batches import PARTITION, TOPIC_ID
 from tests.support.storage.storage import FaultyDisk, LogFiles, append
+from tests.support.waits import WAIT_S
 
 
 @pytest.fixture
@@ -60,6 +65,26 @@ def test_a_start_finishes_what_a_mark_says(
     assert check_log(files.place, LogEvidence(0), None, files.pool) == []
     assert files.values() == [b"0", b"1"]
     assert names(files) == [".idx", ".log", "2.log"]
+
+
+def test_a_removal_that_hangs_on_a_disk_that_stalls_counts_as_a_write(
+    files: LogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks: list[float | None] = []
+    real = os.unlink
+
+    def unlink(*args: Any, **options: Any) -> None:
+        marks.append(thread.writes_since_s)
+        real(*args, **options)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    cut = partial(remove_from, files.place.directory, 2, is_direct=files.is_direct)
+    thread = IoThread(target=cut)
+    thread.start()
+    thread.join(WAIT_S)
+
+    assert marks
+    assert None not in marks
 
 
 def test_the_lowest_mark_counts(files: LogFiles) -> None:
