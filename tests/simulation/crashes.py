@@ -1,6 +1,5 @@
 """A broker's scenario under one seed: lives, each ended by a stop, a kill, or a loss of power."""
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -14,12 +13,13 @@ from tailrace_broker.core.log import replica_tail
 from tailrace_broker.model.errors import CorruptMetadataError
 from tailrace_broker.storage.inspection.brokers import check_files
 from tests.simulation.expectation import Expectation, History, LogKey
+from tests.simulation.seeds import asked_seeds
 from tests.simulation.workload import LARGE_GROUP_BYTES, Workload, read_all
 from tests.simulation.world import SimulatedBroker, SimulatedIo, Violation, World, make_small
 from tests.support.storage.simulated_disk import BLOCK_BYTES, SimulatedDisk
 
 # Each has 21 losses of power; 10 take half a minute on a slow machine.
-SEEDS = range(int(os.environ.get("SEEDS", "10")))
+SEEDS = asked_seeds()
 LIVES_ON_A_DISK = 3
 LOSSES_OF_POWER = 3
 IMAGES_ASIDE = 3

@@ -26,12 +26,13 @@ from tests.simulation.cuts.replica import (
 )
 from tests.simulation.cuts.rot import Rot
 from tests.simulation.cuts.troubles import TroubledLeader, Troubles
+from tests.simulation.seeds import asked_seeds
 from tests.simulation.world import SimulatedIo, World
 from tests.support.storage.simulated_disk import SimulatedDisk
 
 # `make test` has 10: 200 scenarios, which take a minute of one slow core.
 SCENARIOS_PER_SEED = 20
-SEEDS = range(int(os.environ.get("SEEDS", "10")) * SCENARIOS_PER_SEED)
+SEEDS = asked_seeds(SCENARIOS_PER_SEED)
 LIVES = 2
 LOSSES_OF_POWER = 2
 IMAGES_ASIDE = 2
