@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from tailrace_broker.model.append_outcome import CutOutcome, LogIsCut
 from tailrace_broker.model.damage import unreadable
@@ -31,6 +32,7 @@ class Rot:
     history: History
     counts: Counter[str]
     committed: list[int] = field(default_factory=list)
+    may_undo_cuts: bool = False  # they stand in the journal, which a start reads
 
     def live(self, action_count: int, *, is_killed: bool) -> None:
         """A life without trouble; all but its last two batches is committed, provably."""
@@ -60,7 +62,7 @@ class Rot:
             data = self.world.disk.root / "data"
             replica = Replica(Disk(data, io), self.history)
             if not is_running:
-                self._flip()
+                self.may_undo_cuts = self._flip().suffix == ".journal"
             try:
                 resources = await replica.open(lost_power=False, is_damaged=True)
             except (CorruptMetadataError, CorruptPartitionError):
@@ -78,8 +80,8 @@ class Rot:
 
         self.world.run_life(whole_life)
 
-    def _flip(self) -> None:
-        """A bit of a block in which something is stored."""
+    def _flip(self) -> Path:
+        """A bit of a block in which something is stored; of which file."""
         files = [each for each in self.world.disk.root.rglob("*") if each.suffix in SUFFIXES]
         path = self.generator.choice(sorted(each for each in files if any(each.read_bytes())))
         contents = bytearray(path.read_bytes())
@@ -87,6 +89,7 @@ class Rot:
         contents[position] ^= 1 << self.generator.randrange(8)
         path.write_bytes(contents)
         self.counts[f"bits of a {path.suffix[1:]} file"] += 1
+        return path
 
     async def _check(self, partition: int, log: PartitionLog) -> None:
         """Each offset is served as it was sent, or reported as damaged."""
@@ -122,10 +125,11 @@ class Rot:
     def _check_served(self, partition: int, model: ModelLog, found: ModelBatch) -> None:
         """What nothing proves to be committed may be missing, with the cut of what was before it.
 
-        The leader cuts that again.
+        The leader cuts that again. A flip elsewhere than in the journal brings nothing back.
         """
         is_committed = found.base_offset < self.committed[partition]
-        if found not in (model.batches if is_committed else self.history.ever(partition)):
+        may_be_old = self.may_undo_cuts and not is_committed
+        if found not in (self.history.ever(partition) if may_be_old else model.batches):
             raise Violation(f"partition {partition}: a flipped bit is served: {found}")
 
     async def _cut(self, partition: int, log: PartitionLog) -> None:
