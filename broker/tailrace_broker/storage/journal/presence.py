@@ -91,15 +91,15 @@ def check_journal(journal: Path, inventory: Inventory, *, boot: int, is_clean: b
     found.check()
     if found.missing:
         _log.warning("journal.missing", files=found.missing, accepted=found.accepted)
-    if inventory.journal_files is None:
-        inventory.keep_journal_files(path.name for path in journal.glob("*.journal"))
-    elif found.missing:
-        inventory.keep_journal_files(set(inventory.journal_files) - set(found.missing))
     with translated_errors(journal):
         for name in found.accepted:  # once: a later loss needs its own marker
             marker(journal / name).replace(journal / f"{name}{ACCEPTED_SUFFIX}.{boot}")
         if found.accepted:
             sync_directory(journal)
+    if inventory.journal_files is None:
+        inventory.keep_journal_files(path.name for path in journal.glob("*.journal"))
+    elif found.missing:
+        inventory.keep_journal_files(set(inventory.journal_files) - set(found.missing))
 
 
 def is_accepted(path: Path, header: JournalFileHeader | None) -> bool:

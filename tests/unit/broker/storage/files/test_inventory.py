@@ -1,6 +1,7 @@
 import shutil
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -136,6 +137,17 @@ def test_a_loss_is_accepted_by_name_and_once(inventory: Inventory, journal: Path
     ]
     assert inventory.journal_files == NAMES[1:]
     assert (journal / "0.journal.lost.3").read_bytes() == b""
+    assert not (journal / "0.journal.lost").exists()
+
+
+def test_a_loss_that_was_accepted_is_so_once_if_the_start_ends_before_it_is_noted(
+    inventory: Inventory, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (journal / "0.journal.lost").touch()
+    monkeypatch.setattr(Inventory, "keep_journal_files", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        check_journal(journal, inventory, boot=3, is_clean=False)
+
     assert not (journal / "0.journal.lost").exists()
 
 
