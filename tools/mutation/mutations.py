@@ -19,7 +19,7 @@ _ARITHMETIC: dict[type[ast.operator], ast.operator] = {
     ast.Add: ast.Sub(), ast.Sub: ast.Add(), ast.Mult: ast.Add(), ast.FloorDiv: ast.Mult(),
 }  # fmt: skip
 _SWAPPED_CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
-_LOGGERS = {"_log", "log"}
+_LOGGERS = {"_log"}
 _SKIPPED = (ast.Assert, ast.Import, ast.ImportFrom, ast.Raise, ast.JoinedStr, ast.Delete)
 # The first word of what `storage/` calls to change a disk: of a system call, a method of a path or
 # file, and a function of its own (`write`, `_write_over`, `write_file_atomically`).

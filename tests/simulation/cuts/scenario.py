@@ -30,7 +30,8 @@ from tests.simulation.seeds import asked_seeds
 from tests.simulation.world import SimulatedIo, World
 from tests.support.storage.simulated_disk import SimulatedDisk
 
-# `make test` has 10: 200 scenarios, which take a minute of one slow core.
+# `make test` has 10: 200 scenarios, and 100 each in trouble and with a flipped bit, which take two
+# minutes of one slow core.
 SCENARIOS_PER_SEED = 20
 SEEDS = asked_seeds(SCENARIOS_PER_SEED)
 LIVES = 2

@@ -4,7 +4,7 @@ What arrives while a write is in flight joins the next: the busier the log, the 
 An append is acknowledged when the high watermark has reached its end, in the order of offsets. It
 fails if the role ends before; then it may be in the log all the same. Each append is answered once.
 
-A follower has no such machine, only the tail of its replica.
+A follower has `core.log.follower_appends` instead.
 """
 
 from bisect import insort

@@ -1,4 +1,4 @@
-"""The events and effects of a log's tail (`core.log.replica_tail`, `core.log.leader_appends`).
+"""The events and effects of the machines of a log's tail (`core/log/`).
 
 Events are per write, never per record: a single event is one list append until its group is
 written.

@@ -1,9 +1,9 @@
 """The end of a partition's log on this broker: runs what the machines of its tail decide.
 
-`core.log.leader_appends` and `core.log.replica_tail` decide; here are the buffers, the files, the
-timer and the lock of the segments. A small write goes into the broker's journal with those of other
-partitions; it stays in memory, the pending tail, until it is spilled to the log's segment. A large
-write goes straight to the segment, behind the pending tail, in one.
+`leader_appends`, `follower_appends` and `replica_tail` of `core.log` decide; here are the buffers,
+the files, the timer and the lock of the segments. A small write goes into the broker's journal with
+those of other partitions; it stays in memory, the pending tail, until it is spilled to the log's
+segment. A large write goes straight to the segment, behind the pending tail, in one.
 
 State changes on the event loop only; blocking work runs in the I/O threads.
 """
