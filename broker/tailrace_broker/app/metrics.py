@@ -243,7 +243,10 @@ GAUGES: dict[str, tuple[str, Callable[[Scrape], float]]] = {
         lambda scrape: scrape.broker.catch_up_memory.capacity_bytes,
     ),
     "cache_bytes": ("Recent batches in memory", lambda scrape: scrape.broker.cached_bytes),
-    "connections": ("Open connections of all listeners", lambda scrape: scrape.connection_count),
+    "connections": (
+        "Open connections of all listeners but metrics",
+        lambda scrape: scrape.connection_count,
+    ),
     "waiting_reads": (
         "Reads that wait for records (waitMs)",
         lambda scrape: scrape.broker.waiting_read_count,
