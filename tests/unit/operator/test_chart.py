@@ -203,12 +203,23 @@ def test_each_alert_is_explained_and_links_to_a_section() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
 
 
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if not (found := shutil.which("promtool")):
+        pytest.skip("needs promtool on the PATH")
+    command = [found, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
 @pytest.mark.timeout(60)
 def test_prometheus_can_read_the_alerts() -> None:
-    if not (promtool := shutil.which("promtool")):
-        pytest.skip("needs promtool on the PATH")
-    command = [promtool, "check", "rules", str(CHART / "files/rules.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = promtool("check", "rules", str(CHART / "files/rules.yaml"))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(60)
+def test_alerts_fire_when_and_as_the_rule_tests_say() -> None:
+    done = promtool("test", "rules", str(Path(__file__).parent / "alerts.yaml"))
 
     assert done.returncode == 0, done.stdout + done.stderr
 
