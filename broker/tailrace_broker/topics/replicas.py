@@ -154,7 +154,7 @@ class Replicas:
         self._asked: list[Command] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
-        self._is_timer_due = False  # to be set again, for what has happened in this turn
+        self._is_timer_due = False  # to be set again, for what happened in this loop iteration
         self._left: asyncio.Event | None = None  # set when others can do without this broker
         self._is_stopped = False
         ring.on_silent.append(lambda ordinal: self._step(Suspected(ordinal)))
@@ -393,7 +393,7 @@ class Replicas:
             self._loop.call_soon(self._set_timer)
 
     def _set_timer(self) -> None:
-        """Once for all steps of a turn of the event loop: to ask all ranges costs much."""
+        """Once an iteration of the event loop, for all its steps: to ask all ranges costs much."""
         self._is_timer_due = False
         if self._left is not None and not self._machine.is_needed:
             self._left.set()
